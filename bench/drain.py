@@ -43,7 +43,7 @@ async def _submit(server: servers.Server, jobs: int) -> list[str]:
 
 
 def _drained(server: servers.Server, ids: list[str], timeout_s: float = 600) -> dict[str, int]:
-    """The number of jobs by phase, once all have ended."""
+    """Return the number of jobs by phase, once all have ended."""
     deadline = time.monotonic() + timeout_s
     with server.client() as client:
         while True:

@@ -54,7 +54,7 @@ def run() -> list[table.Row]:
 
 @contextlib.contextmanager
 def _scheduler(api_server: apiserver.ApiServer) -> Iterator[None]:
-    """The stock scheduler, without the limits of its client."""
+    """Run the stock scheduler, without the limits of its client."""
     with (api_server.folder / "kube-scheduler.log").open("wb") as log:
         process = subprocess.Popen(
             [
@@ -172,7 +172,7 @@ class Bench:
             return last - began
 
     async def memory(self) -> table.Row:
-        """The memory of a server that has 2,000 pods of its own, on a cluster with as many others as is measured."""
+        """Return the memory of a server with 2,000 pods of its own, on a cluster with as many others as is measured."""
         await self.add_nodes(WATCHED_NODES, first=NODES)
         others = await self._namespace()
         own = CASES[0][1]
@@ -195,7 +195,7 @@ class Bench:
 
     @contextlib.asynccontextmanager
     async def _server(self) -> AsyncIterator[tuple[servers.Server, str]]:
-        """A fresh server of a fresh home, over a namespace of its own."""
+        """Run a fresh server of a fresh home, over a namespace of its own."""
         namespace = await self._namespace()
         home = Path(tempfile.mkdtemp(prefix="oarlock-bench-"))
         (port,) = apiserver.free_ports(1)

@@ -39,7 +39,7 @@ HOW = {"a gang that cannot fit, median": "10,000 gangs of 16 shapes on a full cl
 
 
 def measure(count: int = 10_000, seed: int = 1) -> dict[str, tuple[float, str]]:
-    """What was measured, each with its unit."""
+    """Return the measurements, each with its unit."""
     draw = random.Random(seed)
     of = machines(count)
     space, made_ms = _timed(freespace.FreeSpace, of)
@@ -71,7 +71,7 @@ def measure(count: int = 10_000, seed: int = 1) -> dict[str, tuple[float, str]]:
 
 
 def machines(count: int) -> tuple[nodes.Node, ...]:
-    """In racks of 16, in zones of 2,000; half of them of each type."""
+    """Return nodes in racks of 16, in zones of 2,000; half of them of each type."""
     return tuple(
         nodes.Node(
             name=f"node-{number:05}",
@@ -109,7 +109,7 @@ def gang(job: str, draw: random.Random) -> plans.Gang:
 
 
 def _timed(work: Callable[..., Any], *args: Any) -> tuple[Any, float]:
-    """What came of it, and how many milliseconds it took."""
+    """Return the result, and how many milliseconds it took."""
     began = time.perf_counter()
     result = work(*args)
     return result, 1000 * (time.perf_counter() - began)

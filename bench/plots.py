@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 
 def growth(points: tuple[tuple[float, float], ...], of: str, unit: str, path: Path) -> None:
-    """`points` are sizes and values; from the first of them n log n is drawn beside, both axes logarithmic."""
+    """Draw `points`, sizes and values, and n log n from the first of them. Both axes are logarithmic."""
     figure = Figure(figsize=(6.4, 3.6), dpi=100, layout="constrained")
     backend_agg.FigureCanvasAgg(figure)
     axes = figure.subplots()

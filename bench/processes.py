@@ -21,7 +21,7 @@ def memory_mb(pid: int) -> float:
 
 
 def find(argument: str) -> list[int]:
-    """Processes with this text in their command line."""
+    """Return the processes with this text in their command line."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

@@ -82,7 +82,7 @@ def _rows(
 
 
 def _curve() -> list[table.Row]:
-    """As many gangs as nodes, from 500 to 16,000: what a round costs, and how it grows against n log n."""
+    """Measure as many gangs as nodes, from 500 to 16,000: the time of a round, and its growth against n log n."""
     times = {count: table.median(measured(count, count, "priority", 60)["rounds_ms"]) for count in DOUBLING}
     least, most = DOUBLING[0], DOUBLING[-1]
     grown = (times[most] / times[least]) / (most * math.log(most) / (least * math.log(least)))
@@ -129,7 +129,7 @@ class Cluster:
         )
 
     def fill(self) -> None:
-        """Until almost nothing of what comes fits any more."""
+        """Submit gangs until almost none of the new ones fits any more."""
         memo = memos.Memo()
         for _ in range(12):
             self.arrive(self.wanted)
@@ -148,7 +148,7 @@ class Cluster:
             self.born += 1
 
     def churn(self) -> None:
-        """50 end, 50 come; and who was stopped is gone."""
+        """End 50 gangs, submit 50, and remove those that were stopped."""
         self.now += ROUND_S
         for job in [job for job, one in self.running.items() if one.stopping]:
             one = self.running.pop(job)
@@ -178,7 +178,7 @@ class Cluster:
                 self.told_at[job] = self.now
 
     def _says_something(self, job: str, refusal: refusals.Refusal) -> bool:
-        """As the server sees it: numbers that drift are written every 30 s."""
+        """Judge as the server does: numbers that drift are written every 30 s."""
         known = self.waiting[job].refusal
         if refusal.same_kind(known):
             return False
@@ -221,7 +221,7 @@ class Cluster:
 
 
 def machines(count: int) -> tuple[nodes.Node, ...]:
-    """In racks of 32, in zones of 64 racks."""
+    """Return nodes in racks of 32, in zones of 64 racks."""
     return tuple(
         nodes.Node(
             name=f"node-{number:05}",

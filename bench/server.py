@@ -69,7 +69,7 @@ class Server:
         )
 
     def wait_for(self, job: str, timeout_s: float = 600) -> dict[str, object]:
-        """The job once it has ended."""
+        """Return the job once it has ended."""
         deadline = time.monotonic() + timeout_s
         with self.client() as client:
             while time.monotonic() < deadline:

@@ -50,7 +50,7 @@ def median(values: Sequence[float]) -> float:
 
 
 def spread(values: Sequence[float], unit: str = "s") -> str:
-    """`n=5, 1.2 to 1.9 s`: how far apart the runs were."""
+    """Return `n=5, 1.2 to 1.9 s`: how far apart the runs were."""
     return f"n={len(values)}, {min(values):.3g} to {max(values):.3g} {unit}".rstrip()
 
 
@@ -60,7 +60,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 def written(rows: Sequence[Row], machine: str) -> str:
-    """The table in Markdown."""
+    """Return the table in Markdown."""
     lines = [machine, "", "| figure | measured | goal | reached | details |", "|---|---|---|---|---|"]
     lines += ["| " + " | ".join(row.cells()) + " |" for row in rows]
     return "\n".join(lines)

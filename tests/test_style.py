@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -57,6 +58,29 @@ def test_a_package_exports_nothing_of_its_own() -> None:
 
 def test_a_module_says_what_flows_through_it() -> None:
     assert [name(path) for path in MODULES if not ast.get_docstring(ast.parse(path.read_text()))] == []
+
+
+NO_VERB = re.compile(
+    r"[^A-Z]|(Again|As|At|Because|Beyond|By|From|How|If|In|Not|Nothing|On|Once|Until|What|When|Where|Whether|Which)\b"
+)
+"""Where a first line begins like this, its verb is missing. Ruff's D401 finds articles, and verbs in another form."""
+
+
+@pytest.mark.parametrize("room", [PACKAGE, ROOT / "bench", ROOT / "tools"], ids=lambda room: room.name)
+def test_the_docstring_of_a_function_begins_with_a_verb(room: Path) -> None:
+    found = [
+        f"{name(path)}:{node.lineno}: {text.splitlines()[0]}"
+        for path in sorted(room.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not is_property(node)
+        if (text := ast.get_docstring(node)) and NO_VERB.match(text)
+    ]
+    assert not found, "say what it does, as in `Return the nodes that ...`\n" + "\n".join(found)
+
+
+def is_property(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Return whether the docstring describes a value, as that of a field does."""
+    return any("property" in ast.unparse(decorator) for decorator in function.decorator_list)
 
 
 def test_every_block_of_a_page_says_how_it_is_run() -> None:

@@ -52,7 +52,7 @@ x = torch.randn(64, 1256)
 
 
 def sent() -> int:
-    """The bytes that this machine has put on the link, with the headers of TCP and IP."""
+    """Return the bytes that this machine has put on the link, with the headers of TCP and IP."""
     total = 0
     for line in Path("/proc/net/dev").read_text().splitlines()[2:]:
         name, _, numbers = line.partition(":")

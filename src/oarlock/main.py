@@ -410,7 +410,7 @@ class Engine:
         )
 
     async def _kubernetes(self) -> backends.Backend:
-        """Raises InvalidInput where there is no kubeconfig, Unavailable where the cluster does not answer."""
+        """Raise InvalidInput where there is no kubeconfig, Unavailable where the cluster does not answer."""
         try:
             from oarlock.backends.kubernetes import backend, site
         except ModuleNotFoundError as error:
@@ -460,7 +460,7 @@ class Engine:
         self.leads = lambda: leader.epoch is not None
 
         def blanker(job: jobs.Job) -> blanking.Blanker:
-            """Values that are gone by now cannot be blanked any more, nor can anybody read them."""
+            """Return a blanker of the job's secrets. Values that are gone cannot be blanked, and not be read."""
             values = []
             for secret in job.spec.secrets:
                 with contextlib.suppress(errors.OarlockError):
@@ -542,7 +542,7 @@ class Engine:
 
 
 def open_store(settings: Settings) -> stores.Store:
-    """Blocks."""
+    """Open the store of the settings. It blocks."""
     from oarlock.store.sql import database
 
     return database.open_store(settings.database or f"sqlite:///{settings.home / 'oarlock.db'}")
@@ -578,7 +578,7 @@ def examine(settings: Settings, url: str) -> list[examining.Result]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """`python -m oarlock.main [--port 7317] ...`: a server in the foreground."""
+    """Run a server in the foreground: `python -m oarlock.main [--port 7317] ...`."""
     import argparse
 
     parser = argparse.ArgumentParser(prog="python -m oarlock.main", description="Run an Oarlock server.")

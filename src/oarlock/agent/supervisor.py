@@ -435,7 +435,7 @@ class Supervisor:
         self._state.exit = value
 
     def _copy_record(self, path: str, value: dict[str, Any]) -> None:
-        """The file is the platform's: it is written as it is, for a rename would put another in its place."""
+        """Write the record into the platform's own file. A rename would put another file in its place."""
         try:
             with open(path, "w", encoding="utf-8") as file:
                 file.write(exitrecord.brief(value))

@@ -126,7 +126,7 @@ class Backend(Protocol):
     async def exec(
         self, key: attempts.TaskKey, command: Sequence[str], *, tty: bool = False, rows: int = 24, columns: int = 80
     ) -> ExecProcess:
-        """Raises Conflict when the task neither runs nor is frozen."""
+        """Run a command in the task. Raise Conflict when the task neither runs nor is frozen."""
         ...
 
     async def wait(self, timeout_s: float) -> None:

@@ -117,11 +117,11 @@ class World:
         self.changed.set()
 
     def begin(self, key: attempts.TaskKey) -> None:
-        """The agent starts the user's process."""
+        """Let the agent start the user's process."""
         self._told(key, "began_at")
 
     def end(self, key: attempts.TaskKey, code: int = 0, signal: int | None = None) -> None:
-        """The user's process ends now, whatever its script says."""
+        """Let the user's process end now, whatever its script says."""
         made = self._made.get(key)
         if made is not None:
             base = made.began_at if made.behaviour.at_barrier else made.launched_at
@@ -139,18 +139,18 @@ class World:
             self.changed.set()
 
     def stop(self, key: attempts.TaskKey) -> None:
-        """The agent sends SIGTERM."""
+        """Let the agent send SIGTERM."""
         self._told(key, "stopped_at")
 
     def let_go(self, key: attempts.TaskKey) -> None:
-        """The agent leaves."""
+        """Let the agent leave."""
         self._told(key, "let_go_at")
 
     def began(self, key: attempts.TaskKey) -> bool:
         return key in self._made and self._made[key].began_at is not None
 
     def running(self) -> list[attempts.TaskKey]:
-        """Incarnations of which something may run."""
+        """Return the incarnations of which something may run."""
         return [key for key in self._made if self.look(key).state is not observations.State.GONE]
 
     def known(self) -> list[attempts.TaskKey]:
@@ -160,7 +160,7 @@ class World:
         return [made.launch for made in self._made.values()]
 
     def make(self, launch: backends.TaskLaunch) -> None:
-        """Raises Unavailable."""
+        """Make a task that behaves as its script says. Raise Unavailable where its node or the script refuses it."""
         if launch.key in self._made:
             return
         behaviour = self.script(launch)
@@ -236,7 +236,7 @@ def _cause(does: Behaviour) -> attempts.Cause:
 
 
 def _gone_at(made: _Made, left: attempts.Exit | None) -> float:
-    """When nothing of the task runs any more."""
+    """Return the moment from which nothing of the task runs any more."""
     killed_at = _later(made.killed_at, 0.0)
     if left is None:
         return min(killed_at, _later(made.launched_at, made.behaviour.vanishes_s))

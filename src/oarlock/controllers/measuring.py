@@ -142,7 +142,7 @@ class _Known:
 
 
 def _trains_since(job: jobs.Job) -> float:
-    """When all of its processes had told of a step; infinity where they have not, or where it is being stopped."""
+    """Return when all its processes had told of a step; infinity where they have not, or where it is being stopped."""
     live = job.live
     told = [task.first_progress for task in live.tasks] if live is not None and live.stop is None else []
     return max((math.inf if one is None else one.at for one in told), default=math.inf)

@@ -46,7 +46,10 @@ class Checkpoints(Protocol):
     """The files of checkpoints that lie on this machine."""
 
     async def good(self, checkpoint: jobs.Checkpoint, *, fresh: bool = False) -> bool:
-        """Whether every digest holds; `fresh`: reading it anew, whatever is remembered of it. A missing one is not."""
+        """Return whether every digest holds; `fresh`: reading it anew, whatever is remembered of it.
+
+        A missing one is not good.
+        """
         ...
 
     async def known(self, listed: Iterable[jobs.Checkpoint]) -> set[str]:
@@ -58,7 +61,7 @@ class Checkpoints(Protocol):
         ...
 
     async def delete(self, checkpoint: jobs.Checkpoint) -> None:
-        """Again: nothing."""
+        """Delete the checkpoint's files. Do nothing where they are gone."""
         ...
 
     async def forget(self, job_id: str) -> None:
@@ -115,7 +118,7 @@ class Retention:
             await self._try(part, epoch, now)
 
     async def _try(self, part: Callable[[int, float], Awaitable[None]], epoch: int, now: float) -> None:
-        """One part's failure does not keep the others from their work."""
+        """Run one part, and let its failure not keep the others from their work."""
         try:
             await part(epoch, now)
         except errors.StaleEpoch:
@@ -139,7 +142,10 @@ class Retention:
             failpoints.hit("retention.after_removal")
 
     async def _ended_before(self, then: float) -> list[jobs.Job]:
-        """Page by page: of all that have ended only these are held in memory."""
+        """Return the jobs that ended before then.
+
+        They are read page by page: of all ended jobs only these are held in memory.
+        """
         found: list[jobs.Job] = []
         which = stores.JobFilter(phases=phases.TERMINAL, limit=_PAGE)
         while True:
@@ -150,7 +156,7 @@ class Retention:
             which = msgspec.structs.replace(which, after=page[-1].id)
 
     async def _prune_checkpoints(self, epoch: int, now: float) -> None:
-        """Beyond the newest `keep` of each job, as long as one of those that stay is good."""
+        """Delete checkpoints beyond the newest `keep` of each job, as long as one of those that stay is good."""
         kept_phases = frozenset(phases.Phase)
         which = stores.JobFilter(phases=kept_phases, limit=_PAGE)
         while True:

@@ -57,7 +57,7 @@ class Observer(Protocol):
 
 
 def report(what: str, error: Exception) -> None:
-    """`bulkwrites.Report` into the log."""
+    """Write a `bulkwrites.Report` into the log."""
     _log.warning("controller.part_failed", what=what, error=str(error), kind=type(error).__name__)
 
 
@@ -92,7 +92,7 @@ class Runner:
         self._stopping = asyncio.Event()
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Until `stop` is set; then what is under way comes to its end, and the leadership is given up."""
+        """Run until `stop` is set; then let what is under way come to its end, and give up the leadership."""
         loops = [asyncio.create_task(self._loop(one), name=one.name) for one in self._controllers]
         hints = [
             asyncio.create_task(self._hints(self._of_store), name="hints of the store"),
@@ -171,7 +171,7 @@ class Runner:
             bell.set()
 
     async def _hints(self, wait: Callable[[], Awaitable[None]]) -> None:
-        """Wakes everybody whenever there may be something new. Where the hint itself fails, the resync remains."""
+        """Wake all controllers whenever there may be something new. Where the hint itself fails, the resync remains."""
         while True:
             try:
                 await wait()

@@ -21,7 +21,10 @@ def home_id(home: Path) -> str:
 
 
 def holder(home: str, instance: str) -> str:
-    """The name under which one process leads. `home` tells homes apart, `instance` processes: neither has a colon."""
+    """Return the name under which one process leads.
+
+    `home` tells homes apart, `instance` processes: neither has a colon.
+    """
     return f"{home}:{instance}"
 
 

@@ -68,7 +68,7 @@ class AppendOnly:
             self._unsure = True
 
     def _cut(self, fd: int) -> None:
-        """After a failure, cut the file to the acknowledged length before the next write."""
+        """Cut the file to the acknowledged length before the next write, after a failure."""
         if self._unsure:
             os.ftruncate(fd, self.length)
             durable.sync(fd)

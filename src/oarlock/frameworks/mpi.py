@@ -43,7 +43,7 @@ def environment(cluster: clusters.Cluster, member: clusters.Member, process: int
 
 
 def files(cluster: clusters.Cluster) -> dict[str, str]:
-    """`host slots=N`, one line for each address, in the order of the workers."""
+    """Return `host slots=N`, one line for each address, in the order of the workers."""
     slots: dict[str, int] = {}
     for worker in cluster.of(roles.RoleName.WORKER):
         slots[worker.address] = slots.get(worker.address, 0) + worker.nproc

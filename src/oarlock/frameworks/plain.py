@@ -17,7 +17,7 @@ def environment(cluster: clusters.Cluster, member: clusters.Member, process: int
 
 
 def files(cluster: clusters.Cluster, member: clusters.Member) -> dict[str, str]:
-    """`{job, attempt, round, self: {role, index}, tasks: [{role, index, address, ports, nproc}]}`."""
+    """Return `{job, attempt, round, self: {role, index}, tasks: [{role, index, address, ports, nproc}]}`."""
     described = {
         "job": cluster.job,
         "attempt": cluster.attempt,

@@ -35,8 +35,9 @@ def launch_bound(live: attempts.Attempt) -> float | None:
 
 
 def barrier(job: jobs.Job, live: attempts.Attempt) -> float | None:
-    """When `start_timeout` is over. It stands still while a task that has yet to come moves: it counts from its last
-    step.
+    """Return when `start_timeout` is over.
+
+    It stands still while a task that has yet to come moves: it counts from its last step.
     """
     if live.stop is not None or live.launched_at is None or all(task.round for task in live.members):
         return None

@@ -11,7 +11,10 @@ State = observations.State
 
 
 def notices(job: jobs.Job, observed: Sequence[observations.Observed]) -> list[events.AnyEvent]:
-    """In the order in which they are to be recorded. `observed` is everything that the backend lists of this job."""
+    """Return the events in the order in which they are to be recorded.
+
+    `observed` is all that the backend lists of this job.
+    """
     live = job.live
     if live is None:
         return []

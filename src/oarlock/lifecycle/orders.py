@@ -15,7 +15,10 @@ from oarlock.spec.protocol import assignments
 
 
 def orders(job: jobs.Job, key: attempts.TaskKey, now: float) -> assignments.Orders:
-    """Raises StaleTask when `key` is not of the live attempt, or not the present incarnation: its agent must go."""
+    """Return the orders for an agent.
+
+    Raise StaleTask when `key` is not of the live attempt, or not the present incarnation: its agent must go.
+    """
     live, task = _present(job, key)
     stop_at = deadlines.stop(job, live, task)
     leave_at = deadlines.let_go(job, live, task)

@@ -180,7 +180,10 @@ def _without(numbers: Iterable[int], taken: Iterable[int]) -> list[int]:
 
 
 def _leaving(job: jobs.Job, task: attempts.Task, now: float) -> attempts.Task:
-    """A member ends by itself, once all are in the next round. The others do nothing that needs an end."""
+    """Return the task as one that leaves.
+
+    A member ends by itself, once all are in the next round. The others do nothing that needs an end.
+    """
     member = task.part is Part.MEMBER
     by = now + quantities.seconds(job.spec.grace) + FORCE_AFTER_S if member else now
     return replace(task, part=Part.LEFT, leave_by=by)

@@ -53,7 +53,7 @@ def frozen_until(job: jobs.Job, now: float) -> float | None:
 
 
 def _unattended_phase(job: jobs.Job) -> Phase:
-    """Nothing runs: a wish is granted at once."""
+    """Return the phase of a job of which nothing runs: a wish is granted at once."""
     if job.terminal:
         return job.phase
     if job.intent is Intent.CANCEL:
@@ -66,7 +66,7 @@ def _unattended_phase(job: jobs.Job) -> Phase:
 
 
 def _replace_in_place(job: jobs.Job, live: attempts.Attempt, now: float) -> tuple[jobs.Job, attempts.Attempt]:
-    """A failed task that may start again alone does so once nothing of it runs. Each time spends one restart."""
+    """Start a failed task again alone where it may, once nothing of it runs. Each time spends one restart."""
     if live.stop is not None:
         return job, live
     for task in live.tasks:
@@ -109,9 +109,7 @@ def _begin(live: attempts.Attempt, now: float) -> attempts.Attempt:
 
 
 def _fail(job: jobs.Job, live: attempts.Attempt, now: float) -> attempts.Attempt:
-    """The first failure starts the second in which blame is settled. So does an end of everybody that decides
-    nothing.
-    """
+    """Start the second in which blame is settled: at the first failure, or once all tasks have ended undecided."""
     if live.stop is not None or live.failing_since is not None:
         return live
     failed = any(task.phase is TaskPhase.FAILED and ends.fails_attempt(job, live, task) for task in live.tasks)
@@ -140,7 +138,7 @@ def _decide(job: jobs.Job, live: attempts.Attempt, now: float) -> attempts.Attem
 
 
 def _attended_phase(job: jobs.Job, live: attempts.Attempt) -> Phase:
-    """From the tasks' phases, and never back within the attempt."""
+    """Return the phase by the tasks' phases. It never goes back within the attempt."""
     if ends.decided(job.spec, live.tasks, ends.ENDED_WELL_OR_STORING):
         phase = Phase.STORING
     elif live.processing_at is not None:

@@ -27,7 +27,7 @@ def check(job: jobs.Job, claims: Iterable[holdings.Holding]) -> None:
 
 
 def served_s(live: attempts.Attempt, now: float) -> float:
-    """Device-seconds that the attempt has held by `now`; CPU-seconds where it holds no device."""
+    """Return the device-seconds that the attempt has held by `now`; CPU-seconds where it holds no device."""
     spent = live.spent_at(now)
     return spent.device_s if live.held.devices else spent.cpu_s
 

@@ -141,7 +141,7 @@ def _admitted(job: jobs.Job, event: events.Admitted, now: float) -> jobs.Job:
 
 
 def _offered(job: jobs.Job, last: attempts.Attempt | None) -> int | None:
-    """The step of the newest checkpoint: the last attempt's, an earlier one's, or that of the job that it continues."""
+    """Return the step of the newest checkpoint: of the last attempt, an earlier one, or the job that it continues."""
     if last is None:
         return job.continues.step if job.continues is not None else None
     return last.offered_step if last.checkpoint_step is None else last.checkpoint_step
@@ -252,7 +252,7 @@ def _reported(job: jobs.Job, event: events.TaskReported, now: float) -> jobs.Job
 def _reported_late(
     job: jobs.Job, live: attempts.Attempt, task: attempts.Task, told: attempts.Progress | None
 ) -> jobs.Job:
-    """An agent's last report, which comes after the server has read the exit record: its progress still counts."""
+    """Take in an agent's last report, which comes after its exit record was read: its progress still counts."""
     known = task.progress
     if told is None or told == known or (known is not None and told.step < known.step):
         return job
@@ -388,7 +388,7 @@ def _ousted(job: jobs.Job, event: events.Ousted, now: float) -> jobs.Job:
 
 
 def _released(job: jobs.Job, event: events.Released, now: float) -> jobs.Job:
-    """Believed only where nothing is known to run."""
+    """Release the attempt. The event is believed only where nothing is known to run."""
     live = _live(job, event.attempt)
     if live is None or live.stop is None:
         return job

@@ -18,7 +18,10 @@ TaskPhase = phases.TaskPhase
 
 
 def wants(job: jobs.Job, observed: Sequence[observations.Observed], now: float) -> tuple[actions.Action, ...]:
-    """`observed` is everything that the backend lists of this job. Notes come first: they may change the rest."""
+    """Return the actions that are left to do.
+
+    `observed` is all that the backend lists of this job. Notes come first: they may change the rest.
+    """
     live = job.live
     found = list(_old(job, observed))
     if live is None:
@@ -78,7 +81,7 @@ def _notes(
     seen: dict[attempts.TaskKey, observations.Observed],
     now: float,
 ) -> Iterator[actions.Action]:
-    """At most one decision: the first ends the attempt."""
+    """Yield at most one decision: the first ends the attempt."""
     if _due(deadlines.settled(live), now) and (found := _blamed(job, live)) is not None:
         yield actions.Note(event=_stop(live, found.cause, found.message, found.task))
     elif _due(deadlines.timeout(job, live), now):

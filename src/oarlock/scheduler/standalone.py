@@ -145,7 +145,7 @@ class Scheduler:
     # Events
 
     def submit(self, gang: plans.Gang, now: float) -> None:
-        """A job has come, and waits."""
+        """Add a job, which waits from now on."""
         self._pass(now)
         if gang.job in self._waiting or gang.job in self._running:
             hint = "Give each job an id of its own. A job that was stopped waits by itself: do not submit it again."
@@ -169,8 +169,9 @@ class Scheduler:
             self._ended = (*self._ended, ended)[-KEPT:]
 
     def stopped(self, job: str, now: float, *, not_before: float | None = None) -> None:
-        """A job that ran holds nothing any more, and waits again: it was told to stop, or it failed. Then it is not
-        started again before `not_before`.
+        """Take note that a job that ran holds nothing any more: it was told to stop, or it failed.
+
+        It waits again, and is not started before `not_before`.
         """
         self._pass(now)
         self._gang(job)
@@ -227,7 +228,7 @@ class Scheduler:
             self._running[job] = _changed(running, {"gang": gang, **of_run})
 
     def declare(self, machines: Iterable[nodes.Node], now: float) -> None:
-        """The nodes that there are from now on. One that is lost is not `ready`, and its jobs are `stopped` first."""
+        """Replace the nodes. One that is lost is not `ready`, and its jobs are `stopped` first."""
         self._pass(now)
         found = _named(machines)
         lost = {claim.node for one in self._running.values() for claim in one.holdings} - {one.name for one in found}
@@ -240,8 +241,10 @@ class Scheduler:
     # Decisions
 
     def tick(self, now: float, *, reallocate: bool | None = None) -> Tick:
-        """The next decision, which is taken to be carried out. Running jobs are touched once in `Rules.round_s` at
-        most, or as `reallocate` says; between two rounds free devices are given to jobs that wait.
+        """Return the next decision, which is taken to be carried out.
+
+        Running jobs are touched once in `Rules.round_s` at most, or as `reallocate` says; between two rounds free
+        devices are given to jobs that wait.
         """
         self._pass(now)
         if reallocate is None:
@@ -309,7 +312,7 @@ class Scheduler:
         return found
 
     def _served_s(self, job: str, now: float) -> float:
-        """Device-seconds that it has held since it was started."""
+        """Return the device-seconds that it has held since it was started."""
         running = self._running.get(job)
         return 0.0 if running is None else (now - running.started_at) * gangfacts.RunningFacts.new(running).weight
 

@@ -65,7 +65,7 @@ def _needed(asks: tuple[plans.Ask, ...]) -> dict[str, float]:
 
 
 def shown(resource: str, value: float, cards: Cards = ANY) -> str:
-    """`8 GPUs`, `1 h100 GPU`, `2 GPUs (h100 or a100) with 40 GiB`, `0.5 CPUs`, `16 GiB`."""
+    """Return `8 GPUs`, `1 h100 GPU`, `2 GPUs (h100 or a100) with 40 GiB`, `0.5 CPUs`, `16 GiB`."""
     if resource == "memory":
         return quantities.memory_text(value)
     unit = "CPU" if resource == "cpus" else "GPU"
@@ -79,7 +79,7 @@ def shown(resource: str, value: float, cards: Cards = ANY) -> str:
 
 
 def part(resource: str, value: float, of: float, cards: Cards = ANY) -> str:
-    """`3 of 16 CPUs`, `1.5 GiB of 4 GiB`."""
+    """Return `3 of 16 CPUs`, `1.5 GiB of 4 GiB`."""
     have = quantities.memory_text(value) if resource == "memory" else plain(value)
     return f"{have} of {shown(resource, of, cards)}"
 
@@ -91,7 +91,7 @@ def several(of: Mapping[str, float], cards: Cards = ANY) -> str:
 
 
 def wanted(gang: plans.Gang) -> str:
-    """`8 GPUs and 8 CPUs for 4 tasks`; for an elastic gang the amounts of its smallest size."""
+    """Return `8 GPUs and 8 CPUs for 4 tasks`; for an elastic gang the amounts of its smallest size."""
     tasks = sum(gang.smallest)
     least = "at least " if gang.elastic else ""
     return f"{least}{several(needed(gang), cards(gang))} for {tasks} task{'' if tasks == 1 else 's'}{_within(gang)}"
@@ -103,7 +103,7 @@ def cards(gang: plans.Gang) -> Cards:
 
 
 def named(names: Iterable[str], others: str = "others") -> str:
-    """`a, b and 5 others`."""
+    """Return `a, b and 5 others`."""
     found = list(names)
     rest = len(found) - NAMED
     if rest <= 1:
@@ -112,7 +112,7 @@ def named(names: Iterable[str], others: str = "others") -> str:
 
 
 def listed(parts: Sequence[str]) -> str:
-    """`a`, `a and b`, `a, b and c`."""
+    """Return `a`, `a and b`, `a, b and c`."""
     return " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]])) if parts else ""
 
 
@@ -131,7 +131,7 @@ def about(seconds: float) -> str:
 
 
 def span(low_s: float, high_s: float) -> str:
-    """`12 to 40 min`, `50 min to 2 h`; one duration where the two hardly differ."""
+    """Return `12 to 40 min`, `50 min to 2 h`; one duration where the two hardly differ."""
     one, other = about(low_s), about(high_s)
     if one == other or high_s <= 1.05 * low_s:
         return one
@@ -140,7 +140,7 @@ def span(low_s: float, high_s: float) -> str:
 
 
 def ordinal(place: int) -> str:
-    """`1st`, `2nd`, `3rd`, `4th`, `11th`."""
+    """Return `1st`, `2nd`, `3rd`, `4th`, `11th`."""
     ending = "th" if 10 < place % 100 < 14 else {1: "st", 2: "nd", 3: "rd"}.get(place % 10, "th")
     return f"{place:,}{ending}"
 

@@ -183,7 +183,7 @@ class TaskKey(msgspec.Struct, frozen=True, order=True):
 
     @classmethod
     def parse(cls, text: str) -> TaskKey:
-        """Raises ValueError for anything but five parts with numbers where numbers belong."""
+        """Return the key. Raise ValueError for anything but five parts with numbers where numbers belong."""
         job, attempt, role, index, incarnation = text.split("/")
         return cls(job, int(attempt), str(roles.RoleName(role)), int(index), int(incarnation))
 

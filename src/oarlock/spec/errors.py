@@ -140,7 +140,7 @@ class ServerNotFound(Unavailable):
 
 
 def words(cause: BaseException) -> str:
-    """A foreign exception as people say it: without the numbers and classes that systems and libraries put before."""
+    """Return a foreign exception in plain words, without the numbers and classes that systems and libraries add."""
     if isinstance(cause, UnicodeDecodeError):
         return "it is not text in UTF-8"
     if isinstance(cause, OSError) and cause.strerror:

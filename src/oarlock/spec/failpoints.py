@@ -40,7 +40,7 @@ _armed: dict[str, Callable[[], None]] = {}
 
 
 def hit(name: str) -> None:
-    """The program has come to this point. Whatever the armed action raises goes to the caller."""
+    """Take note that the program has come to this point. An exception of the armed action goes to the caller."""
     if _armed and (action := _armed.get(name)) is not None:
         action()
 
@@ -56,5 +56,5 @@ def arm(name: str, action: Callable[[], None]) -> None:
 
 
 def disarm(name: str) -> None:
-    """Again: nothing."""
+    """Take the action from the point. Do nothing where there is none."""
     _armed.pop(name, None)

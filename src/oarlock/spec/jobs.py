@@ -84,7 +84,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         return last if last is not None and last.ended_at is None else None
 
     def ran_s(self, now: float) -> float:
-        """Seconds of PROCESSING of all its attempts by `now`; not those in which it waited to go on."""
+        """Return the seconds of PROCESSING of all its attempts by `now`; not those in which it waited to go on."""
         live = self.live
         if live is None or live.processing_at is None:
             return self.processed_s

@@ -62,7 +62,7 @@ class Ask(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 @functools.lru_cache(maxsize=4096)
 def _single(count: int) -> Size:
-    """The same object each time: most gangs have one role, and a plan asks ten thousand of them for their size."""
+    """Return the same object each time: most gangs have one role, and a plan asks for their size ten thousand times."""
     return (count,)
 
 

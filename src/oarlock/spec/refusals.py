@@ -57,8 +57,9 @@ class Refusal(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     kept: tuple[str, ...] = ()  # nodes that are being kept, or cleared, for it until enough of them is free
 
     def same_kind(self, other: Refusal | None) -> bool:
-        """Whether nothing has materially changed since `other`: reason, shortage and holders are the same, and so is
-        the place that is being cleared for it.
+        """Return whether nothing has materially changed since `other`.
+
+        Reason, shortage and holders are the same, and so is the place that is being cleared for it.
         """
         return (
             other is not None

@@ -41,8 +41,9 @@ class Versioned(Protocol):
 
 
 def active(job: jobs.Job) -> bool:
-    """Whether a controller has to look at the job: not when it is terminal, nor when it is halted, released and meant
-    to stay so.
+    """Return whether a controller has to look at the job.
+
+    It has not when the job is terminal, nor when it is halted, released and meant to stay so.
     """
     if job.terminal:
         return False
@@ -72,7 +73,7 @@ def storable(text: str) -> bool:
 
 
 def check_new(job: jobs.Job) -> None:
-    """Raises InvalidInput for names that no database could give back."""
+    """Raise InvalidInput for names that no database could give back."""
     for field in ("id", "name", "owner", "pool"):
         value = getattr(job, field)
         if not value or not storable(value):
@@ -322,7 +323,7 @@ def _task(job: jobs.Job, report: events.TaskReported) -> attempts.Task | None:
 
 
 def compacted(after: int, floor: int) -> errors.Gone:
-    """`floor` is the first `seq` that may still be there."""
+    """Return the error for a part of the log that is gone. `floor` is the first `seq` that may still be there."""
     return errors.Gone(
         f"the event log begins at {floor}; what followed {after} was compacted",
         hint=f"List what you need again, then read on after {floor - 1}.",

@@ -120,7 +120,7 @@ class View(Protocol):
     def holdings(self, job: str | None = None) -> list[Holding]: ...
 
     def records(self, after: int, *, job: str | None = None, limit: int = 1000) -> list[Record]:
-        """Event-log lines with `seq` > after, in order.
+        """Return the event log's lines with `seq` > after, in order.
 
         Raises Gone when some of them (of that job, where given) were compacted away; its `detail["first"]` is where
         the log begins now. The lines of a removed job are missing without that: its `removed` line stands for them.
@@ -176,7 +176,7 @@ class View(Protocol):
         ...
 
     def snapshots_in_use(self) -> set[str]:
-        """Digests that a stored job names."""
+        """Return the digests that a stored job names."""
         ...
 
     def leader(self) -> Leader | None: ...
@@ -234,7 +234,7 @@ class Transaction(View, Protocol):
         ...
 
     def add_usage(self, usage: Usage) -> None:
-        """Again for the same attempt: nothing."""
+        """Add the usage of an attempt, once."""
         ...
 
     def put_node(self, node: Node) -> Node:
@@ -242,17 +242,17 @@ class Transaction(View, Protocol):
         ...
 
     def remove_node(self, name: str) -> None:
-        """Raises Conflict while anything is held on it."""
+        """Remove a node. Raise Conflict while anything is held on it."""
         ...
 
     def put_pool(self, pool: Pool) -> Pool: ...
 
     def remove_pool(self, name: str) -> None:
-        """Again: nothing. Raises Conflict while a job that is not over is in it."""
+        """Remove a pool, if it is there. Raise Conflict while a job that is not over is in it."""
         ...
 
     def add_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Again for the same path: nothing."""
+        """Add a checkpoint. Do nothing where one with its path is there."""
         ...
 
     def remove_checkpoint(self, job: str, path: str) -> None: ...
@@ -264,7 +264,7 @@ class Transaction(View, Protocol):
         ...
 
     def remove_token(self, sha256: str) -> None:
-        """Again: nothing. The sessions that were made from the token end with it."""
+        """Remove a token, if it is there. The sessions that were made from the token end with it."""
         ...
 
     def put_session(self, session: Session) -> None:
@@ -272,7 +272,7 @@ class Transaction(View, Protocol):
         ...
 
     def remove_session(self, sha256: str) -> None:
-        """Again: nothing."""
+        """Remove a session, if it is there."""
         ...
 
     def forget_sessions(self, before: float) -> None:

@@ -21,7 +21,7 @@ class Waiters:
         self._waiting: dict[asyncio.Future[None], tuple[int, asyncio.AbstractEventLoop]] = {}
 
     def publish(self, seq: int) -> None:
-        """The log is known to have grown to `seq`. Earlier ones change nothing."""
+        """Take note that the log has grown to `seq`. Earlier ones change nothing."""
         with self._lock:
             self._seq = max(self._seq, seq)
             for future, (after, loop) in list(self._waiting.items()):

@@ -29,8 +29,9 @@ def listen(host: str, port: int, earlier: int) -> socket.socket:
 
 
 def _listening(host: str, port: int) -> socket.socket:
-    """Says TCP by name, as `socket.create_server` does not: asyncio sets TCP_NODELAY only where it reads so. Without it
-    every small answer waits 40 ms for an acknowledgement.
+    """Return a listening socket that says TCP by name, as `socket.create_server` does not.
+
+    asyncio sets TCP_NODELAY only where it reads so. Without it every small answer waits 40 ms for an acknowledgement.
     """
     sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:

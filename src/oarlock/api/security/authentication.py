@@ -58,7 +58,7 @@ class Authenticator:
         clock: Callable[[], float],
         wall: Callable[[], float],
     ) -> None:
-        """`clock` is monotonic; `wall` is the server's clock, by which sessions expire."""
+        """Take two clocks: `clock` is monotonic; `wall` is the server's clock, by which sessions expire."""
         self._store = store
         self._task_secret = task_secret
         self._clock = clock

@@ -160,7 +160,7 @@ class KubernetesBackend:
         await self._all(self._delete(pod, KILL_GRACE_S) for pod in there if podstates.state_of(pod) is not State.GONE)
 
     async def leftovers(self, key: attempts.TaskKey) -> list[backends.Leftover]:
-        """Nothing: a pod's files end with it. Its agent delivers logs and metrics before it goes."""
+        """Return nothing: a pod's files end with it. Its agent delivers logs and metrics before it goes."""
         return []
 
     async def discard(self, job: str, attempt: int) -> None:
@@ -259,7 +259,10 @@ class KubernetesBackend:
         return made
 
     async def _create(self, plural: str, manifest: rendering.Manifest, kind: type[T]) -> T:
-        """Raises Unavailable with the server's reason: a quota, a webhook, a name that belongs to another."""
+        """Create an object.
+
+        Raise Unavailable with the server's reason: a quota, a webhook, a name that belongs to another.
+        """
         name = manifest["metadata"]["name"]
         try:
             return await self._api.create(self._path(plural), manifest, kind)

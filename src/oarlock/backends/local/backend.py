@@ -188,7 +188,7 @@ class LocalBackend:
             cgroups.remove(self._groups.of(name))
 
     def _launch(self, launches: Sequence[backends.TaskLaunch]) -> None:
-        """First everything that can fail without a process, for all of them; then start them."""
+        """Do first everything that can fail without a process, for all of them; then start them."""
         made: list[attempts.TaskKey] = []
         try:
             for one in launches:
@@ -223,7 +223,10 @@ class LocalBackend:
             raise
 
     def _uuids(self, one: backends.TaskLaunch) -> tuple[str, ...]:
-        """The real devices of the task: none on a virtual node. Raises Unavailable for a node that is none of ours."""
+        """Return the real devices of the task: none on a virtual node.
+
+        Raise Unavailable for a node that is none of ours.
+        """
         count, _ = self._virtual
         names = [f"virtual-{number}" for number in range(count)] or [machine.NAME]
         if one.holding.node not in names:

@@ -103,7 +103,7 @@ class Cgroups:
         return Group(paths[0], tuple(paths[1:])) if self.unified is not None else Group(None, tuple(paths))
 
     def names(self) -> set[str]:
-        """Tasks that have a group, running or not."""
+        """Return the tasks that have a group, running or not."""
         return {child.name for base in self.bases for child in _children(base)}
 
     def of(self, name: str) -> Group:
@@ -174,12 +174,15 @@ def _lives(pid: int) -> bool:
 
 
 def pids(group: Group) -> set[int]:
-    """Everybody in it and in groups below it, zombies included."""
+    """Return all processes in it and in groups below it, zombies included."""
     return {pid for directory in group.directories for pid in _pids(Path(directory))} - {0}
 
 
 def kill(group: Group) -> bool:
-    """SIGKILL to all in the v2 group, at once. False where there is none, or where the kernel cannot (before 5.14)."""
+    """Send SIGKILL to all in the v2 group, at once.
+
+    Return False where there is none, or where the kernel cannot (before 5.14).
+    """
     if group.unified is None:
         return False
     try:
@@ -236,8 +239,10 @@ def probe(name: str, *, mounts: Sequence[Mount] | None = None) -> Cgroups:
 
 
 def _parents(mount: Mount) -> Iterator[Path]:
-    """Where the home's group may lie, best first. With controllers a group holds processes or groups, never both: hence
-    not our own group at first, except at the root, which is free of that rule.
+    """Yield the places where the home's group may lie, best first.
+
+    With controllers a group holds processes or groups, never both: hence not our own group at first, except at the
+    root, which is free of that rule.
     """
     if os.geteuid() == 0:
         yield mount.point
@@ -306,7 +311,7 @@ def _delegate(parent: Path, base: Path) -> list[str]:
 
 
 def find_mounts(proc: Path = Path("/proc/self")) -> list[Mount]:
-    """The mounted hierarchies, v2 first, with this process's place in each, as far as it can be seen from here."""
+    """Return the mounted hierarchies, v2 first, with this process's place in each, as far as it is visible here."""
     try:
         places = [line.split(":", 2) for line in (proc / "cgroup").read_text().splitlines()]
         lines = (proc / "mountinfo").read_text().splitlines()
@@ -333,7 +338,7 @@ def _is_of(listed: str, kind: str, names: frozenset[str]) -> bool:
 
 
 def limits(mounts: Sequence[Mount] | None = None) -> holdings.Resources:
-    """The CPUs and memory to which this process itself is limited by its groups and those above; 0 where it is not."""
+    """Return the CPUs and memory to which its groups and those above limit this process; 0 where they do not."""
     cpus: list[int] = []
     memory: list[int] = []
     for mount in find_mounts() if mounts is None else mounts:

@@ -217,7 +217,10 @@ def _pipes() -> tuple[tuple[int, ...], dict[str, int]]:
 
 
 def _terminal() -> tuple[tuple[int, ...], dict[str, int]]:
-    """The child has the terminal from its first moment, and takes it as its own by opening it again (`_SCRIPT`)."""
+    """Open a terminal, which the child has from its first moment.
+
+    It takes it as its own by opening it again (`_SCRIPT`).
+    """
     master, slave = os.openpty()
     os.set_blocking(master, False)
     return (slave, slave, slave), {"stdin": master, "stdout": master}

@@ -38,7 +38,7 @@ class Devices:
         return bool(self._found.look())
 
     def uuids(self, indexes: Collection[int]) -> tuple[str, ...]:
-        """Raises Unavailable for a device that is not there (any more)."""
+        """Return the devices by their indexes. Raise Unavailable for one that is not there (any more)."""
         found = {gpu.index: gpu.uuid for gpu in self._found.look()}
         missing = [index for index in indexes if index not in found]
         if missing:
@@ -63,10 +63,7 @@ class Devices:
         return list(held.values())
 
     def keep(self, key: attempts.TaskKey, uuids: Sequence[str], *, shared: bool = False) -> None:
-        """The agent is gone and its claims with it, but something of the task still runs.
-
-        Claim them ourselves, where we can.
-        """
+        """Take over the claims of an agent that is gone while something of the task still runs, where we can."""
         held = self._held.setdefault(key, {}) if uuids else {}
         for uuid in uuids:
             if uuid not in held and (fd := self._try(uuid, shared)) is not None:

@@ -2,7 +2,7 @@
 
 A claim is whole, or it is a share: any number of shares of one owner (a home), none beside a whole claim or a share of
 another owner. A share is a shared flock, and a read lock on the byte of the file that is its owner's number; after both
-the owner looks whether any other byte is locked. Two owners who come at the same moment see each other and let go.
+the owner looks whether any other byte is locked. Two owners that come at the same moment see each other and let go.
 
 The file lies in a directory where every user may write and none may delete another's file (/run/lock, else /tmp), and
 is opened as a stranger's file has to be: no symbolic link is followed, it must be a regular file, nothing is read from
@@ -86,7 +86,7 @@ def _others(fd: int, start: int, length: int) -> bool:
 
 
 def _range(kind: int, start: int, length: int) -> bytes:
-    """`struct flock`: type, whence, start, length, pid."""
+    """Return a `struct flock`: type, whence, start, length, pid."""
     return struct.pack("@hhqqi4x", kind, os.SEEK_SET, start, length, 0)
 
 

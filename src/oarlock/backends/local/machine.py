@@ -18,7 +18,7 @@ VIRTUAL_MEMORY_BYTES = 16 << 30
 
 
 def capacity() -> holdings.Resources:
-    """The CPUs on which this process may run and the memory it may take, by its affinity and its own groups' limits."""
+    """Return the CPUs and memory that this process may use, by its affinity and its own groups' limits."""
     limit = cgroups.limits()
     cpus_milli = len(os.sched_getaffinity(0)) * 1000
     memory_bytes = _total_memory_bytes()
@@ -58,7 +58,7 @@ def real(
 def virtual(
     room: holdings.Resources, devices: int, ports: Collection[tuple[int, int]], said: dict[str, str]
 ) -> list[nodes.Node]:
-    """As many nodes as there are port ranges. Each pretends to have all the machine's CPUs and memory."""
+    """Return as many nodes as there are port ranges. Each pretends to have all the machine's CPUs and memory."""
     pretended = tuple(
         nodes.Device(index=index, type=VIRTUAL_TYPE, memory_bytes=VIRTUAL_MEMORY_BYTES, virtual=True)
         for index in range(devices)

@@ -32,7 +32,7 @@ class Claimed:
         self._claims = claims
 
     def split(self, parts: int) -> list[tuple[int, int]]:
-        """As many ranges of equal size: nodes that share the machine share no port."""
+        """Return as many ranges of equal size: nodes that share the machine share no port."""
         size = (self.last - self.first + 1) // parts
         return [(self.first + part * size, self.first + (part + 1) * size - 1) for part in range(parts)]
 

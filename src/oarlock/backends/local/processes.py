@@ -90,7 +90,7 @@ def require() -> None:
 
 @functools.cache
 def boot() -> str:
-    """Which boot of the machine this is: pids and start times mean something within one only."""
+    """Return the id of this boot of the machine: pids and start times mean something within one only."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
@@ -117,7 +117,7 @@ def lives(pid: int, start: int) -> bool:
 
 
 def table() -> Table:
-    """All living processes with their limit marks, one pass over /proc."""
+    """Return all living processes with their limit marks, from one pass over /proc."""
     found: Table = {}
     pids = (int(name) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208  (half as dear as Path.iterdir)
     for pid, _ in zip(pids, range(MAX_PROCESSES), strict=False):
@@ -166,7 +166,7 @@ def mark(pid: int) -> Mark | None:
 def members(
     marks: Collection[Mark], seen: Table | None = None, roots: dict[Mark, set[int]] | None = None
 ) -> dict[Mark, list[Stat]]:
-    """The living processes of each of these tasks. `roots` names processes known to be theirs (members of a cgroup).
+    """Return the living processes of each task. `roots` names processes known to be theirs (members of a cgroup).
 
     This process is never among them, even where it carries the mark itself.
     """
@@ -237,7 +237,7 @@ def open_pidfd(pid: int, start: int | None = None) -> int | None:
 
 
 def end(pid: int, start: int) -> None:
-    """SIGKILL to the process that started then, and to no other that has its number by now."""
+    """Send SIGKILL to the process that started then, and to no other that has its number by now."""
     fd = open_pidfd(pid, start)
     try:
         if fd is not None:

@@ -84,7 +84,7 @@ class Task:
         return self.started
 
     def agent_lives(self) -> bool:
-        """By its pid and start time; by its lock only where that process is gone, since to try the lock is to take it.
+        """Judge by its pid and start time; by its lock only where that process is gone: to try the lock is to take it.
 
         An agent that was started at this moment must not find the lock taken.
         """
@@ -158,7 +158,7 @@ class Tasks:
         return self._known.get(key) or Task(key, path, self._monotonic())
 
     def forget(self, key: attempts.TaskKey) -> None:
-        """Its directory has been taken away."""
+        """Forget a task after its directory was taken away."""
         self._known.pop(key, None)
 
     def of(self, job: str, attempt: int) -> list[Task]:
@@ -245,7 +245,7 @@ class Tasks:
             processes.await_ends(ending, KILL_WAIT_S)
 
     def _all_was_inside(self, task: Task) -> bool:
-        """Whether the agent ended in good order and says itself that its control group held all that it had started."""
+        """Return whether the agent ended in good order and says that its control group held all that it had started."""
         record = task.record(self._clock()) if task.launch.group.unified else None
         return record is not None and record.killed_by == "cgroup"
 

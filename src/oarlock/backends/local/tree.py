@@ -31,7 +31,7 @@ class Tree:
         self._listed: dict[Path, tuple[int, list[str]]] = {}
 
     def path(self, key: attempts.TaskKey) -> Path:
-        """Raises InvalidInput for a key that no server of ours has made."""
+        """Return the task's directory. Raise InvalidInput for a key that no server of ours has made."""
         numbers = (key.index, key.incarnation)
         if key.role not in set(roles.RoleName) or any(not _NUMBER.fullmatch(str(number)) for number in numbers):
             raise errors.InvalidInput(f"{str(key)!r} is no task key", hint="Keys are made by the server.")
@@ -45,7 +45,10 @@ class Tree:
         return self.root / job / str(attempt)
 
     def make(self, key: attempts.TaskKey, files: Mapping[str, bytes]) -> bool:
-        """The task's directory with these files in it, all or nothing; False when there is one. Raises OSError."""
+        """Make the task's directory with these files in it, all or nothing.
+
+        Return False when there is one. Raise OSError.
+        """
         path = self.path(key)
         if path.exists():
             return False
@@ -139,7 +142,10 @@ def _directories(path: Path) -> list[str]:
 
 
 def _make_private(path: Path) -> None:
-    """mkdir -p, each level for its owner only. A neighbour's last task may just be taking a level away: again, then."""
+    """Make a folder and those above it, each for its owner only.
+
+    A neighbour's last task may just be taking a level away: try again, then.
+    """
     for _ in range(100):
         try:
             path.mkdir(mode=0o700, exist_ok=True)
@@ -150,7 +156,7 @@ def _make_private(path: Path) -> None:
 
 
 def write(path: Path, content: bytes) -> None:
-    """A file that only its owner can read, there whole or not at all. Raises OSError."""
+    """Write a file that only its owner can read, whole or not at all. Raise OSError."""
     filling = path.with_name(f"{path.name}.{os.getpid()}~")
     try:
         fd = os.open(filling, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

@@ -35,7 +35,7 @@ class Watch:
         self._changed.set()
 
     def child(self, pid: int) -> None:
-        """A child of ours: it is reaped as well."""
+        """Add a child of ours: it is reaped as well."""
         self._children.add(pid)
 
     def follow(self, watched: Iterable[processes.Stat]) -> None:

@@ -51,8 +51,10 @@ def assignment(
     *,
     share_milli: int = 0,
 ) -> assignments.Assignment:
-    """The assignment of one incarnation. `node` is where it was placed, as far as it is still known; `share_milli` how
-    many thousandths of its device it holds, where it shares one.
+    """Return the assignment of one incarnation.
+
+    `node` is where it was placed, as far as it is still known; `share_milli` how many thousandths of its device it
+    holds, where it shares one.
     """
     key = task.key(job.id, attempt)
     spec = job.spec
@@ -120,7 +122,10 @@ def _holds_slots(spec: jobfile.JobSpec, role: roles.RoleName) -> bool:
 
 
 def _uploads(job: jobs.Job, task: attempts.Task, settings: Settings) -> assignments.Upload | None:
-    """The first of the deciding tasks stores at the place itself, each other one in a folder of its own there."""
+    """Return the place for the task's results.
+
+    The first of the deciding tasks stores at the place itself, each other one in a folder of its own there.
+    """
     place = job.spec.results
     if place is None:
         if settings.results is None:
@@ -150,8 +155,10 @@ def _keep(job: jobs.Job, key: attempts.TaskKey, settings: Settings) -> assignmen
 def _environment(
     job: jobs.Job, attempt: int, task: attempts.Task, settings: Settings, share_milli: int
 ) -> dict[str, str]:
-    """The job's own variables, where and how often it is to keep checkpoints, its batch size where that is ours to
-    decide, and how much of its device's memory each of its processes may take.
+    """Return the job's own variables and ours.
+
+    Ours say where and how often to keep checkpoints, the batch size where we decide it, and how much of its device's
+    memory each process may take.
     """
     asked, role = job.spec.checkpoint, job.spec.roles[task.role]
     env = dict(job.spec.env)
@@ -185,7 +192,9 @@ def _gpu_type(task: attempts.Task, node: nodes.Node | None) -> dict[str, str]:
 
 
 def _copies(job: jobs.Job, settings: Settings) -> assignments.Copies | None:
-    """Processes write to a directory; where the job wants its checkpoints in an object store, agents copy them.
+    """Return the place to which agents copy checkpoints, where the job wants them in an object store.
+
+    Processes write to a directory.
 
     A directory that the server does not see is kept by the agents in the same way, without a copy.
     """

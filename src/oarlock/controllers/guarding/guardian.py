@@ -188,7 +188,7 @@ class Guardian:
         return due
 
     async def _delivered(self, job: jobs.Job, seen: Sequence[observations.Observed], now: float) -> bool:
-        """Whether everything that ended tasks have left has reached logs and metrics, or was tried often enough."""
+        """Return whether all that ended tasks have left has reached logs and metrics, or was tried often enough."""
         delivered = True
         for event in noticing.notices(job, seen):
             if isinstance(event, events.TaskGone):
@@ -211,7 +211,7 @@ class Guardian:
     # Acting
 
     async def _act(self, wanted: list[tuple[jobs.Job, tuple[actions.Action, ...]]], epoch: int, now: float) -> None:
-        """Ends before beginnings, so that places are free early."""
+        """Carry out ends before beginnings, so that places are free early."""
         released: list[tuple[str, int]] = []
         for job, found in wanted:
             for action in found:

@@ -106,7 +106,7 @@ class Scheduling:
         self._rest(waiting, now)
 
     async def _look_around(self) -> None:
-        """Nodes and pools; those that are as they were stay the same objects."""
+        """Read nodes and pools; those that are as they were stay the same objects."""
         seen = await self._store.read(lambda view: (tuple(view.nodes()), tuple(view.pools())))
         if seen != self._ground:
             self._ground = (_same(self._ground[0], seen[0]), _same(self._ground[1], seen[1]))

@@ -47,7 +47,7 @@ def _wish(
 
 
 def _sizes(job: jobs.Job, to: Sequence[holdings.Holding]) -> str:
-    """`from 4 to 8 workers`, role by role; those that stay as they are left out."""
+    """Return `from 4 to 8 workers`, role by role; those that stay as they are are left out."""
     assert job.live is not None
     parts = []
     for name in job.spec.roles:

@@ -210,7 +210,7 @@ def _put_back(option: Option | None, free: dict[str, int]) -> None:
 
 
 def _return_excess(gangs: Sequence[Bidder], free: dict[str, int]) -> None:
-    """Where more was chosen than there is, take it from the gangs that lose least by it."""
+    """Take back what was chosen beyond what there is, from the gangs that lose least by it."""
     for name in sorted(free):
         while free[name] < 0:
             cheapest: tuple[float, str, Bidder, Option | None] | None = None

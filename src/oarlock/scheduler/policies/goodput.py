@@ -480,7 +480,7 @@ class _Typed(_Part):
         return rates.Shape(self._nodes if here else compact, devices, self._servers, gpu_type)
 
     def _typed_reason(self) -> str:
-        """As `4 a100 of at most 16: 3.1 times as fast as with 8 t4`."""
+        """Return the reason, as `4 a100 of at most 16: 3.1 times as fast as with 8 t4`."""
         text = f"{self.tasks} on {self.gpu_type}, of at most {self._ask.max}"
         than = self.present() or (self.gpu_type, self._ask.min)
         if than == (self.gpu_type, self.tasks):

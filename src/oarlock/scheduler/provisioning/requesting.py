@@ -80,7 +80,7 @@ def told(request: provisioning.NodeRequest, now: float) -> str:
 
 
 def listed(need: provisioning.Need) -> str:
-    """`2 nodes of large and 1 node of small`."""
+    """Return `2 nodes of large and 1 node of small`."""
     return wording.listed(
         [f"{count} node{'' if count == 1 else 's'} of {name}" for name, count in sorted(need.nodes.items())]
     )

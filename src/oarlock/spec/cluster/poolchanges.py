@@ -59,7 +59,7 @@ def changed(pool: pools.Pool, change: Change) -> pools.Pool:
 
 
 def amount(resource: str, value: Amount) -> float:
-    """Devices, cores or bytes. Raises InvalidInput."""
+    """Return a number of devices, cores or bytes. Raise InvalidInput."""
     if resource == "memory":
         if isinstance(value, float) and not math.isfinite(value):
             raise errors.InvalidInput(f"{value:g} is not an amount.", hint="Write a number of bytes, or 64Gi.")

@@ -203,7 +203,7 @@ def _check_reservations(pool: pools.Pool, resource: str, after: Mapping[str, poo
 
 
 def _check_limits(pool: pools.Pool, resource: str, after: Mapping[str, pools.Pool]) -> None:
-    """Every limit within the next one above it, as far as `pool` is one of the two."""
+    """Check that every limit is within the next one above it, as far as `pool` is one of the two."""
     for name in _under(pool.name, after):
         limits = [one for one in line(name, after) if resource in after[one].limit]
         if len(limits) < 2 or limits[0] != name:
@@ -253,7 +253,7 @@ def _over(value: float, bound: float) -> bool:
 
 
 def _told(resource: str, of: Mapping[str, float]) -> str:
-    """`vision 16 GPUs, speech 8 GPUs and 2 more`: those that reserve most."""
+    """Return `vision 16 GPUs, speech 8 GPUs and 2 more`: those that reserve most."""
     order = sorted(of, key=lambda name: (-of[name], name))
     return _listed([f"{name} {shown(resource, of[name])}" for name in order])
 

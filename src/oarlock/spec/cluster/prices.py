@@ -28,7 +28,7 @@ class Prices(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     machines: dict[str, float] = {}
 
     def check(self) -> None:
-        """Raises InvalidInput for a price that is none."""
+        """Raise InvalidInput for a price that is not valid."""
         every = {"cpu": self.cpu}
         every |= {f"gpus.{name}": value for name, value in self.gpus.items()}
         every |= {f"machines.{name}": value for name, value in self.machines.items()}
@@ -58,6 +58,6 @@ class Prices(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 def amount_text(amount: float, currency: str = "") -> str:
-    """`3.20 EUR`, `<0.01 EUR`."""
+    """Return an amount of money as `3.20 EUR` or `<0.01 EUR`."""
     number = f"{amount:,.2f}" if amount >= 0.01 or amount == 0 else "<0.01"
     return f"{number} {currency}".rstrip()

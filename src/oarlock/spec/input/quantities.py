@@ -38,7 +38,7 @@ _DURATION_PATTERN = re.compile(rf"({_NUMBER})(ms|s|m|h|d|w)")
 
 
 def memory_bytes(value: str | int) -> int:
-    """`2Gi`, `500M`, `1.5G` or a number of bytes."""
+    """Return the bytes of `2Gi`, `500M`, `1.5G` or a number of bytes."""
     if isinstance(value, int):
         amount: float = value
     else:
@@ -52,7 +52,7 @@ def memory_bytes(value: str | int) -> int:
 
 
 def cpus_milli(value: float | str) -> int:
-    """Thousandths of a core, from cores (`0.5`, `4`) or thousandths (`500m`)."""
+    """Return thousandths of a core, from cores (`0.5`, `4`) or thousandths (`500m`)."""
     if isinstance(value, str):
         match = re.fullmatch(rf"({_NUMBER})(m?)", value.strip())
         if match is None:
@@ -62,7 +62,7 @@ def cpus_milli(value: float | str) -> int:
 
 
 def seconds(value: str | float) -> float:
-    """Seconds, from a number or from parts that add up: `90s`, `10m`, `1h30m`."""
+    """Return seconds, from a number or from parts that add up: `90s`, `10m`, `1h30m`."""
     if not isinstance(value, str):
         return _within(value, MAX_SECONDS, "a duration", "seconds")
     text = value.strip()
@@ -75,7 +75,7 @@ def seconds(value: str | float) -> float:
 
 
 def memory_text(amount: float) -> str:
-    """Bytes for people: `2 GiB`, `512 MiB`."""
+    """Return bytes for people: `2 GiB`, `512 MiB`."""
     for unit, size in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if amount >= size:
             return f"{amount / size:.1f}".removesuffix(".0") + f" {unit}"
@@ -83,7 +83,7 @@ def memory_text(amount: float) -> str:
 
 
 def size_text(size: float) -> str:
-    """Bytes for people in decimal units, in which disks and limits are counted: `1.5 GB`."""
+    """Return bytes for people in decimal units, in which disks and limits are counted: `1.5 GB`."""
     for unit in ("B", "kB", "MB", "GB"):
         if size < 1000:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
@@ -92,7 +92,7 @@ def size_text(size: float) -> str:
 
 
 def duration_text(amount_s: float) -> str:
-    """Seconds for people: `3.2 s`, `4m 05s`, `2h 10m`, `3d 4h`."""
+    """Return seconds for people: `3.2 s`, `4m 05s`, `2h 10m`, `3d 4h`."""
     if amount_s < 60:
         return f"{amount_s:.1f} s"
     whole = round(amount_s)

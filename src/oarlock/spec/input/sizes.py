@@ -84,7 +84,7 @@ TABLE: dict[str, Size] = {row.name: row for row in _rows()}
 
 
 def find(name: str) -> Size:
-    """Raises InvalidInput, with the nearest name that there is."""
+    """Return the size of that name. Raise InvalidInput, with the nearest name that there is."""
     found = TABLE.get(name.strip().lower())
     if found is None:
         raise errors.InvalidInput(f"{name[:60]!r} is not a size", path="size", hint=_nearest(name.strip().lower()))

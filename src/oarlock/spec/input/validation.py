@@ -54,7 +54,7 @@ def load(text: str | bytes, *, source: str = "the job file") -> jobfile.JobSpec:
 def fields(
     text: str | bytes, *, source: str = "the job file", hint: str = "A job file begins as `command: ...`."
 ) -> dict[str, Any]:
-    """As `plain`, of a file that names its fields. Raises InvalidInput, naming the file, for one that does not."""
+    """Return the fields of a file, read by `plain`. Raise InvalidInput, with its name, where it has no fields."""
     return mapping(plain(text, source=source), source=source, hint=hint)
 
 
@@ -68,7 +68,7 @@ def mapping(
 
 
 def plain(text: str | bytes, *, source: str = "the job file") -> Any:
-    """YAML as plain objects: no tags, no anchors or aliases, no duplicate keys, at most 1 MiB.
+    """Return YAML as plain objects: no tags, no anchors or aliases, no duplicate keys, at most 1 MiB.
 
     `detail` of an error has the `line`, from 1, where it is known.
     """
@@ -91,7 +91,7 @@ def plain(text: str | bytes, *, source: str = "the job file") -> Any:
 
 
 def decode(raw: Any) -> jobfile.JobSpec:
-    """Plain objects as a judged spec."""
+    """Return plain objects as a checked spec."""
     spec = convert(raw, jobfile.JobSpec)
     judge(spec)
     return spec
@@ -374,7 +374,7 @@ def _optional_text(value: str | None) -> None:
 
 
 def _store(value: str | None) -> None:
-    """A place that can be written: an absolute path, or a URL of a file system or an object store."""
+    """Check a place that can be written: an absolute path, or a URL of a file system or an object store."""
     _optional_text(value)
     if value is None or value.startswith("/"):
         return
@@ -431,7 +431,7 @@ def _at(path: str, check: Callable[[Any], object], value: Any) -> None:
 
 
 def _resolved(steps: list[Any], raw: Any, kind: Any) -> tuple[list[Any], Any]:
-    """The steps with `...` (a mapping's value, in msgspec's words) replaced by the key at fault; and the type there."""
+    """Return the steps, with the key at fault for `...` (msgspec's word for a mapping's value); and the type there."""
     info = kind if isinstance(kind, msgspec.inspect.Type) else msgspec.inspect.type_info(kind)
     if not steps:
         return [], info
@@ -501,7 +501,7 @@ def _enum_values(info: Any) -> list[str]:
 
 
 def _of_a_role(name: str) -> str | None:
-    """Where a field belongs that was written beside `roles`, as other tools have it: `gpus: 2`, `workers: 4`."""
+    """Return where a field belongs that was written beside `roles`, as other tools have it: `gpus: 2`, `workers: 4`."""
     if name in {"workers", "num_workers"}:
         return "roles.worker.count"
     return f"roles.worker.{name}" if name in jobfile.Role.__struct_encode_fields__ else None
@@ -536,7 +536,7 @@ def _plain_words(message: str) -> str:
 
 
 def _either(kinds: list[str]) -> str:
-    """`a whole number, a mapping or nothing`, of msgspec's names."""
+    """Return `a whole number, a mapping or nothing`, from msgspec's names."""
     *others, last = [_KINDS.get(kind, kind) for kind in kinds]
     return f"{', '.join(others)} or {last}" if others else last
 

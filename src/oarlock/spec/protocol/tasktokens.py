@@ -17,7 +17,7 @@ _SERVERS = b"oarlock parameter servers 1\0"
 
 
 def derive(secret: bytes, key: attempts.TaskKey) -> str:
-    """HMAC-SHA256 of the task key, 64 hexadecimal digits. Raises ValueError for a secret too short to be one."""
+    """Return HMAC-SHA256 of the task key, 64 hexadecimal digits. Raise ValueError for a secret too short to be one."""
     return _derived(secret, _PURPOSE + str(key).encode())
 
 

@@ -262,7 +262,7 @@ class SqlTransaction(reading.SqlView):
         return used
 
     def _shared(self, names: Sequence[str]) -> dict[tuple[str, int], int]:
-        """Thousandths of each device that are held as shares."""
+        """Return the thousandths of each device that are held as shares."""
         held = schema.holdings.c
         shared = {}
         for some in _by_many(names):

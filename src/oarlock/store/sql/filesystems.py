@@ -24,8 +24,9 @@ NETWORKED_FUSE = frozenset(
 
 
 def kind(path: Path, mounts: str) -> str:
-    """The type of the file system that `path` lies on: of the longest mount point above it. `mounts` is a mountinfo
-    file.
+    """Return the type of the file system that `path` lies on: of the longest mount point above it.
+
+    `mounts` is a mountinfo file.
 
     Source: proc(5): ID parent major:minor root MOUNT_POINT options [optional...] - TYPE source options.
     """

@@ -50,7 +50,7 @@ class SqliteEngine:
         self.readers = _engine(path, "ro", pool=READERS, begin="BEGIN")
 
     def notify(self, connection: sa.Connection) -> None:
-        """Nothing: other processes look."""
+        """Do nothing: other processes look."""
 
     def nap(self, timeout_s: float) -> None:
         self._woken.wait(timeout_s)

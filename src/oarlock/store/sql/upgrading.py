@@ -51,7 +51,7 @@ def upgrade(connection: sa.Connection, *, to: str = "head") -> None:
 
 
 def revision(connection: sa.Connection) -> str | None:
-    """Which migration the database has come to; None for an empty one."""
+    """Return the migration that the database has come to; None for an empty one."""
     if not sa.inspect(connection).has_table("alembic_version"):
         return None
     found = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar_one_or_none()

@@ -319,7 +319,7 @@ _fused_sgd = getattr(torch, "_fused_sgd_", None)
 
 
 def _add_velocity(v: torch.Tensor, g: torch.Tensor, u: torch.Tensor, momentum: float, scale: float) -> None:
-    """u <- momentum u + scale g, and v <- v + u, in one pass over memory: a step of SGD with the learning rate -1."""
+    """Set u <- momentum u + scale g, and v <- v + u, in one pass: a step of SGD with the learning rate -1."""
     settings = {"weight_decay": 0.0, "momentum": momentum, "lr": -1.0, "dampening": 1 - scale}
     _fused_sgd([v], [g], [u], **settings, nesterov=False, maximize=False, is_first_step=False)  # type: ignore[misc]  # None is never called
 

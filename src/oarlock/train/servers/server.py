@@ -180,7 +180,7 @@ class Server:
             snapshots.remove(self._path)
 
     def begin(self, step: int) -> None:
-        """Training begins, with the step after this one."""
+        """Begin the training, with the step after this one."""
         if self._path is not None and self.began_at != step:
             snapshots.note_beginning(self._path, step)
         self.began_at = step
@@ -205,8 +205,10 @@ class Server:
         return self._wish
 
     def lost(self, place: handshake.Place, connection: transport.Tcp) -> None:
-        """A worker's connection broke. Unless its training was over, or it has come back by another connection, the
-        others may not wait for it any more.
+        """Take note that a worker's connection broke.
+
+        The others need not wait for it any more, unless its training was over or it has come back by another
+        connection.
         """
         with self._lock:  # so that it does not come back in between
             if place.rank not in self._done and self._newest.get((place.rank, place.purpose)) is connection:
@@ -294,7 +296,7 @@ class _Desk:
         return {"name": self._offer.name, "secret": self._offer.secret}
 
     def _share(self, head: frames.Head) -> None:
-        """The worker has looked at the offered memory. Use it where the worker sees it, and there is enough."""
+        """Use the offered memory where the worker, which has looked at it, sees it and there is enough."""
         _expect(head, 0)
         offer = self._offer
         if offer is None:
@@ -327,7 +329,7 @@ class _Desk:
         self._answer({})
 
     def _resume(self, head: frames.Head) -> None:
-        """A worker is back, after the server's restart, with the weights of its last answer or with none."""
+        """Take back a worker, after the server's restart, with the weights of its last answer or with none."""
         held = self._opened()
         began_at = head.fields["began_at"]
         if began_at is not None:
@@ -408,7 +410,10 @@ class _Desk:
         self._answer({"lengths": [len(each) for each in values]}, [memoryview(each) for each in values])
 
     def _finish(self, head: frames.Head) -> None:
-        """The worker trains no more. It may ask for weights and state, and wait until the others are done too."""
+        """Take note that the worker trains no more.
+
+        It may ask for weights and state, and wait until the others are done too.
+        """
         _expect(head, 0)
         self._server.finished(self._place.rank)
         self._server.wished(_whole(head.fields["wish"]))

@@ -99,13 +99,13 @@ class Shard:
             return [] if self.opening.mode.sync else [self.clocks[rank] for rank in sorted(self.clocks)]
 
     def is_back(self, rank: int) -> None:
-        """This worker has told the version of its weights."""
+        """Take note that this worker has told the version of its weights."""
         with self.changed:
             self._expected.discard(rank)
             self.changed.notify_all()
 
     def leave(self, rank: int, *, failed: str = "") -> None:
-        """The worker trains no more. In lockstep, a `failed` one fails the steps of all others."""
+        """Take note that the worker trains no more. In lockstep, a `failed` one fails the steps of all others."""
         with self.changed:
             self._gone.add(rank)
             self._pending.pop(rank, None)

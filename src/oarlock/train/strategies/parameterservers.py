@@ -220,8 +220,9 @@ class ParameterServers(Strategy):
             self._pull()
 
     def finish(self, wish: int) -> None:
-        """The others do not wait for this worker any more. Out of lockstep it waits for them, and takes the last
-        weights.
+        """Tell the servers that the others do not wait for this worker any more.
+
+        Out of lockstep it waits for them, and takes the last weights.
         """
         if self._done:
             return

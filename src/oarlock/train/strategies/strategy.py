@@ -88,16 +88,16 @@ class Strategy:
         return wish
 
     def before_save(self) -> None:
-        """A checkpoint is about to be made."""
+        """Prepare for a checkpoint, which is about to be made."""
 
     def finish(self, wish: int) -> None:
-        """This rank's training is over, with this wish to stop. A last checkpoint may follow."""
+        """End this rank's training, with this wish to stop. A last checkpoint may follow."""
 
     def leave(self) -> None:
-        """The present round is over. Let go of its exchanges."""
+        """Let go of the exchanges of the present round, which is over."""
 
     def regroup(self) -> None:
-        """The world has changed. All its ranks call this together, before the next step."""
+        """Take in the changed world. All its ranks call this together, before the next step."""
 
     def choice(self) -> dict[str, Any]:
         """Return what was chosen by measurements, in plain values: the same on every rank, empty while nothing is."""

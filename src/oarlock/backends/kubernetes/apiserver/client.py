@@ -71,7 +71,10 @@ class Client:
         return await self.call("GET", path, kind)
 
     async def create(self, path: str, body: Any, kind: type[T]) -> T:
-        """Raises Conflict (`answers.reason` is AlreadyExists) where the name is taken, perhaps by our own request."""
+        """Create an object.
+
+        Raise Conflict (`answers.reason` is AlreadyExists) where the name is taken, perhaps by our own request.
+        """
         return await self.call("POST", path, kind, body=body)
 
     async def patch(self, path: str, body: Any, kind: type[T]) -> T:

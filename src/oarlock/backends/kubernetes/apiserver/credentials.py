@@ -40,7 +40,7 @@ class Identity(Protocol):
     async def headers(self) -> Mapping[str, str]: ...
 
     def refused(self) -> bool:
-        """The server did not accept the headers (401). Return whether the next ones may be others."""
+        """Take note that the server did not accept the headers (401). Return whether the next ones may be others."""
         ...
 
 
@@ -152,7 +152,7 @@ class Plugin:
         return end is not None and end.timestamp() - EARLY_S <= self._clock()
 
     async def _run(self) -> _Issued:
-        """Raises Unauthenticated."""
+        """Run the command and return what it issued. Raise Unauthenticated."""
         said = self._said
         spec: dict[str, object] = {"interactive": False}
         if said.provide_cluster_info:
@@ -373,7 +373,7 @@ def _identity(
 
 
 def _located(said: _Exec, folder: Path) -> _Exec:
-    """A command with a slash is relative to the kubeconfig."""
+    """Return the command with its whole path: one with a slash is relative to the kubeconfig."""
     if "/" not in said.command:
         return said
     return msgspec.structs.replace(said, command=str(folder / said.command))
@@ -443,7 +443,7 @@ def _load_pair(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
 
 @contextlib.contextmanager
 def _briefly(content: bytes) -> Iterator[str]:
-    """A file with this content that only its owner can read, and that is gone afterwards."""
+    """Make a file with this content that only its owner can read, and remove it afterwards."""
     fd, name = tempfile.mkstemp(prefix="oarlock-")
     try:
         with os.fdopen(fd, "wb") as file:

@@ -175,7 +175,7 @@ def _record(message: str, at: float) -> attempts.Exit | None:
 
 
 def _seconds(text: str | None) -> float:
-    """RFC 3339 as Unix seconds; 0 where nothing is said."""
+    """Return a time of RFC 3339 as Unix seconds; 0 where nothing is said."""
     if not text:
         return 0.0
     try:

@@ -154,7 +154,10 @@ def image(one: backends.TaskLaunch, site: Site) -> str:
 
 
 def _assignment(one: backends.TaskLaunch, site: Site) -> bytes:
-    """The assignment with the facts of a pod. Its address is known in the pod alone: the agent takes it from there."""
+    """Return the assignment with the facts of a pod.
+
+    Its address is known in the pod alone: the agent takes it from there.
+    """
     told = one.assignment
     return msgspec.json.encode(
         msgspec.structs.replace(
