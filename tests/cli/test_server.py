@@ -109,6 +109,7 @@ def test_what_runs_goes_on_without_a_server_and_is_found_again(work: Path, home:
     assert (out, process.returncode) == ("done\n", 0), err
 
 
+@pytest.mark.long
 def test_a_dead_server_is_started_again_by_the_next_run(work: Path, home: Path) -> None:
     assert typed.run("up", "--detach").returncode == 0
     left = places.read(home)
@@ -169,6 +170,7 @@ def test_a_command_inside_a_task(work: Path, home: Path) -> None:
     assert "CANCELED" in followed.stderr
 
 
+@pytest.mark.long
 def test_whoever_follows_a_job_that_froze_is_told_what_to_do(work: Path, home: Path) -> None:
     words = ["run", "--freeze", "5m", "--max-restarts", "0", "--name", "kept", "--", "sh", "-c", "exit 3"]
     process = subprocess.Popen(

@@ -8,6 +8,7 @@ import re
 import signal
 import time
 
+import pytest
 from tests.e2e import shell as shells
 
 
@@ -16,14 +17,24 @@ def test_a_dying_rank_is_named_and_its_last_lines_shown(shell: shells.Shell) -> 
     shell.write(
         "dies.py",
         """
-        import os, sys, time, torch, torch.distributed as dist
-        dist.init_process_group("gloo")
-        for step in range(10_000):
-            if step == 20 and os.environ["RANK"] == "1":
-                print("the disk of rank 1 is on fire", file=sys.stderr, flush=True)
-                os._exit(3)
-            dist.all_reduce(torch.ones(1))
-            time.sleep(0.01)
+        import os, socket, sys, time
+        place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        if os.environ["RANK"] == "0":
+            peer, _ = socket.create_server(place).accept()
+            while peer.recv(1):
+                peer.send(b".")
+            raise ConnectionResetError("rank 1 is gone")
+        for _ in range(2400):
+            try:
+                peer = socket.create_connection(place)
+                break
+            except OSError:
+                time.sleep(0.1)
+        for _ in range(20):
+            peer.send(b".")
+            peer.recv(1)
+        print("the disk of rank 1 is on fire", file=sys.stderr, flush=True)
+        os._exit(3)
         """,
     )
     done = shell.do("run", "--workers", "2", "--max-restarts", "0", "--name", "dies", "--", "python", "dies.py", code=3)
@@ -33,6 +44,7 @@ def test_a_dying_rank_is_named_and_its_last_lines_shown(shell: shells.Shell) -> 
     assert "on fire" in done.stderr
 
 
+@pytest.mark.long
 def test_a_killed_rank_restarts_the_gang_from_its_checkpoint(shell: shells.Shell) -> None:
     shell.write(
         "resumes.py",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -123,6 +124,25 @@ def test_secrets_reach_the_process_and_nothing_else(shell: shells.Shell) -> None
     for path in shell.home.rglob("*"):
         if path.is_file() and path != folder / "hub-token":
             assert b"s3cret-value-of-the-hub" not in path.read_bytes(), path
+
+
+def test_a_secret_is_made_used_listed_and_removed(shell: shells.Shell) -> None:
+    """A value goes in by stdin, is never shown, and comes out in the jobs that may name it."""
+    shell.do("up", "--detach")
+    shell.do("secrets", "set", "my-token", code=2)  # nothing on stdin
+    command = [shells.OARLOCK, "secrets", "set", "my-token", "--json"]
+    made = subprocess.run(
+        command, env=shell.env, input="a value of mine\n", capture_output=True, text=True, timeout=280, check=True
+    )
+    assert json.loads(made.stdout)["name"] == "my-token"
+    listed = shell.do("secrets", "list").stdout
+    assert "my-token" in listed
+    assert "a value of mine" not in listed
+    say = "import os; print(len(os.environ['MY_TOKEN']), os.environ['MY_TOKEN'])"
+    done = shell.do("run", "--secret", "my-token", "--", "python", "-c", say)
+    assert f"{len('a value of mine')} {'*' * len('a value of mine')}" in done.stdout
+    shell.do("secrets", "rm", "my-token")
+    assert "no secret" in shell.do("run", "--secret", "my-token", "--", "true", code=2).stderr
 
 
 @pytest.mark.long

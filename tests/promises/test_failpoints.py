@@ -60,7 +60,8 @@ def whole_crew(house: houses.House, patience_s: float = crews.CONVERGENCE_S) -> 
     return crew
 
 
-@pytest.mark.parametrize("name", marks.long_except(SHORT, ("store.before_commit", "store.after_commit")))
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["store.before_commit", "store.after_commit"])
 def test_what_was_answered_is_there(house: houses.House, name: str) -> None:
     """Nothing but submissions, one after another, so that it is one that the server dies at: each job takes the whole
     machine, and the first of them stays.

@@ -9,7 +9,7 @@ import hypothesis
 import msgspec
 import pytest
 from hypothesis import strategies as st
-from tests import examples
+from tests import examples, marks
 from tests.scheduler import invariants, lives, world
 
 from oarlock.scheduler import planning
@@ -188,15 +188,16 @@ def still(life: lives.Life) -> plans.Plan:
     return answer
 
 
-def test_nobody_stops_who_stopped_it() -> None:
-    """Jobs come and end over a thousand rounds: by priority nobody takes back the place that was taken from it, and
+@pytest.mark.parametrize("rounds", marks.long_except([200], [200, 1000]))
+def test_nobody_stops_who_stopped_it(rounds: int) -> None:
+    """Jobs come and end over many rounds: by priority nobody takes back the place that was taken from it, and
     nobody stops the same gang twice in one life of its own.
     """
     kind = lives.Kind(policies=["priority"], pools=False, faults=False, most_nodes=3, most_waiting=6)
     life = lives.Life(random.Random(2), kind)
     pairs: Counter[tuple[str, str]] = Counter()
     starts: Counter[str] = Counter()
-    for _ in range(1000):
+    for _ in range(rounds):
         plan = life.step()
         starts.update(launch.job for launch in plan.launches)
         pairs.update((one.by, one.job) for one in plan.preemptions)

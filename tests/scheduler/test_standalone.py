@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests import marks
 from tests.scheduler import lives, world
 from tests.simulator import smallcases
 
@@ -119,10 +120,11 @@ class Told(lives.Life):
         )
 
 
-def test_a_random_life() -> None:
+@pytest.mark.parametrize("lives_count", marks.long_except([5], [5, 16]))
+def test_a_random_life(lives_count: int) -> None:
     """Stops take time, as on a server."""
     seen: dict[str, int] = {}
-    for seed in range(16):
+    for seed in range(lives_count):
         mirror = Mirror(at_once=False)
         kind = lives.Kind(policies=POLICIES, faults=False, pairs=seed % 2 == 0)
         life = Told(random.Random(seed), kind, mirror.plan)

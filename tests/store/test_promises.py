@@ -19,6 +19,9 @@ from oarlock.spec import errors, failpoints, phases
 from oarlock.store import stores
 from oarlock.store.sql import database
 
+ONE_IS_ENOUGH = marks.long_except(["sqlite"], ["sqlite", "postgresql"])
+"""Databases, for a promise that takes many writes of several processes. `make test-long` has PostgreSQL."""
+
 
 async def everything(url: str) -> dict[str, str]:
     """Every stored job, with the key that it was made under; and whether the log tells of each once, without a gap."""
@@ -44,6 +47,7 @@ def kill_after(url: str, cwd: Path, prefix: str, acknowledged: int) -> set[str]:
         return set(writer.lines) - {"open"}
 
 
+@pytest.mark.parametrize("url", ONE_IS_ENOUGH, indirect=True)
 async def test_an_acknowledged_job_outlives_kill_9(url: str, tmp_path: Path) -> None:
     await lose_nothing(url, tmp_path, random.Random(1), rounds=4)
 
@@ -166,6 +170,7 @@ async def test_nor_does_one_stopped_between_two_rows_keep_the_lock(postgres_url:
     await store.close()
 
 
+@pytest.mark.parametrize("url", ONE_IS_ENOUGH, indirect=True)
 @pytest.mark.parametrize("what", marks.long_except(["hold"], ["hold", "share"]))
 async def test_no_device_is_held_twice_by_two_processes(url: str, tmp_path: Path, what: str) -> None:
     store = database.open_store(url)
@@ -193,6 +198,7 @@ async def test_no_device_is_held_twice_by_two_processes(url: str, tmp_path: Path
     await store.close()
 
 
+@pytest.mark.parametrize("url", ONE_IS_ENOUGH, indirect=True)
 async def test_a_reader_misses_no_line_of_many_writers(url: str, tmp_path: Path) -> None:
     count, processes = 150, 2
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import marks
 
 from oarlock import main
 from oarlock.spec import errors, plans
@@ -231,7 +232,7 @@ def test_one_server_for_a_home_and_two_homes_two_servers(
     assert (other.home / "token").read_text() != (home / "token").read_text()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", marks.long_except([signal.SIGKILL], [signal.SIGTERM, signal.SIGKILL]))
 def test_a_server_that_follows_has_the_port_the_token_and_the_jobs(
     start: Callable[..., Server], home: Path, number: int
 ) -> None:
@@ -372,8 +373,8 @@ def test_settings_that_cannot_be_meant_are_named(
     ("file", "flags", "word"),
     [
         ("[server]\nprot = 7\n", [], "port"),
-        ("", ["--database", "mysql://x"], "sqlite"),
-        ("", ["--virtual-nodes", "-1"], ""),
+        pytest.param("", ["--database", "mysql://x"], "sqlite", marks=pytest.mark.long),
+        pytest.param("", ["--virtual-nodes", "-1"], "", marks=pytest.mark.long),
     ],
 )
 def test_a_server_that_cannot_be_meant_ends_and_says_why(
