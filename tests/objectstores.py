@@ -6,10 +6,13 @@ itself, with a client that waits longer, so that no test depends on how fast the
 
 from __future__ import annotations
 
+import re
+import threading
 from collections.abc import Mapping
 from typing import Any
 
 import boto3
+import werkzeug
 from botocore import config
 from moto import server as moto
 
@@ -22,12 +25,43 @@ KEYS = {
 }
 
 
+class Gate:
+    """The way to the store. It can hold one request up, which then never gets an answer."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self._wanted: tuple[str, re.Pattern[str], bool] | None = None
+        self.reached, self._open = threading.Event(), threading.Event()
+
+    def hold(self, verb: str, path: str, *, done: bool) -> None:
+        """Hold up the next request of this verb whose path and query match: before it is carried out, or once it is."""
+        self.reached, self._open = threading.Event(), threading.Event()
+        self._wanted = (verb, re.compile(path), done)
+
+    def release(self) -> None:
+        self._open.set()
+
+    def __call__(self, environ: dict[str, Any], start: Any) -> Any:
+        path = f"{environ['PATH_INFO']}?{environ['QUERY_STRING']}"
+        wanted = self._wanted
+        if wanted is None or environ["REQUEST_METHOD"] != wanted[0] or not wanted[1].search(path):
+            return self._inner(environ, start)
+        self._wanted = None
+        if wanted[2]:
+            b"".join(self._inner(environ, lambda *_: None))
+        self.reached.set()
+        self._open.wait(PATIENCE_S)
+        return werkzeug.Response("the connection is lost", 503)(environ, start)
+
+
 class Server:
     """A server in a thread of this process. `env` is the environment in which a client finds it."""
 
-    def __init__(self) -> None:
-        self._server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    def __init__(self, address: str = "127.0.0.1") -> None:
+        self._server = moto.ThreadedMotoServer(ip_address=address, port=0, verbose=False)
         self._server.start()
+        inner: Any = self._server._server
+        inner.app = self.gate = Gate(inner.app)
         host, port = self._server.get_host_and_port()
         self.env: Mapping[str, str] = {**KEYS, "AWS_ENDPOINT_URL": f"http://{host}:{port}"}
         patient = config.Config(connect_timeout=PATIENCE_S, read_timeout=PATIENCE_S, retries={"total_max_attempts": 1})
@@ -46,7 +80,7 @@ class Server:
         self._made += 1
         name = f"bucket-{self._made}"
         self._client.create_bucket(Bucket=name)
-        return Bucket(self._client, name, self.env)
+        return Bucket(self._client, name, self.env, self.gate)
 
     def stop(self) -> None:
         self._client.close()
@@ -56,8 +90,8 @@ class Server:
 class Bucket:
     """A bucket, by the objects in it. `url` is its address without a slash at the end."""
 
-    def __init__(self, client: Any, name: str, env: Mapping[str, str]) -> None:
-        self.name, self.url, self.env = name, f"s3://{name}", env
+    def __init__(self, client: Any, name: str, env: Mapping[str, str], gate: Gate) -> None:
+        self.name, self.url, self.env, self.gate = name, f"s3://{name}", env, gate
         self._client = client
 
     def put(self, key: str, content: bytes) -> None:

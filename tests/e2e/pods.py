@@ -27,8 +27,16 @@ _numbers = itertools.count(1)
 class PodShell(shells.Shell):
     """The shell of a user, and the cluster beside it, which lives on a thread of its own."""
 
-    def __init__(self, folder: Path, api_server: apiserver.ApiServer) -> None:
+    def __init__(self, folder: Path, api_server: apiserver.ApiServer, *, checkpoint_claim: bool = True) -> None:
         super().__init__(folder)
+        self._claim = (
+            f"""
+            checkpoint_claim = "checkpoints"
+            checkpoint_path = "{self.home.parent}/cluster/claims/checkpoints"  # tasks have no file system of their own
+            """
+            if checkpoint_claim
+            else ""
+        )
         self.api_server = api_server
         self.namespace = f"pods-{next(_numbers)}"
         (self.port,) = apiserver.free_ports(1)
@@ -72,8 +80,7 @@ class PodShell(shells.Shell):
             server = "http://127.0.0.1:{self.port}"
             image = "registry.example/oarlock:1"
             nodes = {{"example.com/test" = "{self.namespace}"}}
-            checkpoint_claim = "checkpoints"
-            checkpoint_path = "{self.home.parent}/cluster/claims/checkpoints"  # tasks have no file system of their own
+            {self._claim}
             {more}
 
             [kubernetes.images]
@@ -121,6 +128,13 @@ class PodShell(shells.Shell):
                     found.append(int(place.name))
         return found
 
+    def uid(self, name: str, role: str, index: int) -> str:
+        """Return the UID of the pod of a task of the present attempt."""
+        job = self.job(name)
+        mine = labels.pod_name(attempts.TaskKey(job["id"], job["attempts"][-1]["number"], role, index, 1))
+        (found,) = (pod.metadata.uid for pod in self.pods() if pod.metadata.name == mine)
+        return found
+
     def delete_pod(self, name: str, role: str, index: int) -> None:
         """Delete the task's pod, as `kubectl delete pod` does."""
         job = self.job(name)
@@ -147,8 +161,8 @@ class PodShell(shells.Shell):
 
 
 @contextlib.contextmanager
-def opened(folder: Path, api_server: apiserver.ApiServer) -> Iterator[PodShell]:
-    one = PodShell(folder, api_server)
+def opened(folder: Path, api_server: apiserver.ApiServer, *, checkpoint_claim: bool = True) -> Iterator[PodShell]:
+    one = PodShell(folder, api_server, checkpoint_claim=checkpoint_claim)
     try:
         one.open()
         yield one

@@ -4,6 +4,7 @@ image.
     [--home DIR] fetch SOURCE DEST
     [--home DIR] store DIR URL
     prune URL --keep N [--memory FILE]
+    complete DIR URL [--memory FILE]
     keep DIR URL --baseline FILE [--ignore PATTERN]...
     environment --requirements FILE --cache DIR [--python PYTHON]
     --task DIR serve MAILBOX
@@ -61,6 +62,10 @@ def answer(asked: argparse.Namespace) -> str:
         from oarlock.data.checkpoints import pruning
 
         return json.dumps(msgspec.to_builtins(pruning.run(asked.url, asked.keep, asked.memory)))
+    if asked.command == "complete":
+        from oarlock.data.checkpoints import completing
+
+        return str(completing.run(asked.directory, asked.url, asked.memory))
     from oarlock.data.transfers import virtualenvs
 
     return str(virtualenvs.run(asked.requirements, asked.cache, asked.python))
@@ -98,6 +103,10 @@ def parser() -> argparse.ArgumentParser:
     pruning.add_argument("url", metavar="URL")
     pruning.add_argument("--keep", metavar="N", type=int, required=True)
     pruning.add_argument("--memory", metavar="FILE", type=Path, help="file that records which copies were read")
+    completing = commands.add_parser("complete", help="store a checkpoint, once the shards of other tasks are there")
+    completing.add_argument("directory", metavar="DIR")
+    completing.add_argument("url", metavar="URL")
+    completing.add_argument("--memory", metavar="FILE", type=Path, help="file that records which copies were read")
     making = commands.add_parser(
         "environment", help="make a virtual environment, once for each content of the requirements"
     )

@@ -21,6 +21,7 @@ class Environment:
     report: Path | None  # the directory of events and metrics
     tensorboard: Path | None
     checkpoints: str | None
+    separate: bool  # each task has a directory for checkpoints of its own
     checkpoint_every_s: float | None
     checkpoint_keep: int | None
     restore: tuple[Path, ...] | None  # the checkpoints to try, best first
@@ -42,6 +43,7 @@ class Environment:
             report=Path(report) if report else None,
             tensorboard=Path(tensorboard) if tensorboard else None,
             checkpoints=get("OARLOCK_CHECKPOINTS") or None,
+            separate=get("OARLOCK_CHECKPOINTS_SEPARATE") == "1",
             checkpoint_every_s=float(every_s) if every_s else None,
             checkpoint_keep=int(keep) if keep else None,
             restore=None if restore is None else tuple(Path(path) for path in restore.split(os.pathsep) if path),

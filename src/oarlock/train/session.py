@@ -302,11 +302,12 @@ class Session:
             hook.after_step(self)
         writing = self._checkpoints.under_way if self._checkpoints else 0
         due = self._save_soon or (self._every_s is not None and monotonic() - self._saved_at >= self._every_s)
+        busy = writing or (self._checkpoints and self._checkpoints.on_its_way)
         wanted = self._batch_file.look() if self._adapt and self.world.is_chief else None
         agreeing = monotonic()
         decision = self._agreement.settle(
             stop=self._wish.strongest,
-            save=due and self.world.is_chief and not writing,
+            save=due and self.world.is_chief and not busy,
             batch=wanted.code if wanted is not None and wanted != self._taken else 0,
             noise=self._reports.progress.noise if self._reports and self.world.is_chief else None,
             own_s=self._pace.own_s,
@@ -514,9 +515,12 @@ class Session:
             world,
             attempt=attempt,
             round_number=round_number,
-            keep=self._keep,
+            keep=1 if self._environment.separate else self._keep,  # the others are in the object store
             say=self._say,
             completed=self._completed,
+            separate=self._environment.separate,
+            first=self._environment.process == "0",
+            written=self._reports.event if self._reports else None,
         )
 
     def _begin(self) -> None:

@@ -24,7 +24,6 @@ def spec(fields: dict[str, Any]) -> jobfile.JobSpec:
         ({"dependencies": "requirements.txt"}, "dependencies"),
         ({"results": "/out"}, "results"),
         ({"results": "file:///out", "volumes": [{"claim": "c", "mount": "/outer"}]}, "results"),
-        ({"checkpoint": {"to": "s3://b/c"}}, "checkpoint"),
         ({"checkpoint": {"every": "5m"}}, "checkpoint"),
         ({"checkpoint": {"to": "/c"}}, "checkpoint.to"),
         ({"framework": "mpi", "roles": {"launcher": {}, "worker": {}}}, "framework"),
@@ -50,6 +49,7 @@ def test_pods_refuse_what_they_cannot_honour(fields: dict[str, Any], path: str) 
         {"results": "/out/here", "volumes": [{"claim": "c", "mount": "/out"}]},
         {"topology": {"same": "rack"}},
         {"checkpoint": {"to": "/c/here", "every": "5m"}, "volumes": [{"claim": "c", "mount": "/c"}]},
+        {"checkpoint": {"to": "s3://b/c", "every": "5m"}},
         {"roles": {"worker": {"count": 2, "min": 1, "max": 4}}},
     ],
 )

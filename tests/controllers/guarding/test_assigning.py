@@ -32,10 +32,16 @@ def job(text: str, **fields: object) -> jobs.Job:
 
 
 def told(
-    job: jobs.Job, role: str = "worker", index: int = 0, devices: tuple[int, ...] = (), node=None, **more: int
+    job: jobs.Job,
+    role: str = "worker",
+    index: int = 0,
+    devices: tuple[int, ...] = (),
+    node=None,
+    settings: assigning.Settings | None = None,
+    **more: int,
 ) -> assignments.Assignment:
     task = attempts.Task(role=roles.RoleName(role), index=index, incarnation=2, ports=(20000, 20001), devices=devices)
-    return assigning.assignment(job, 3, task, node or machine("n0"), SETTINGS, **more)
+    return assigning.assignment(job, 3, task, node or machine("n0"), settings or SETTINGS, **more)
 
 
 def test_the_key_and_a_token_that_is_its_own() -> None:
@@ -81,6 +87,16 @@ def test_processes_write_to_a_directory_wherever_checkpoints_go(
 ) -> None:
     found = told(job(f"{{checkpoint: {{to: '{to}', keep: 2}}}}"))
     assert (found.env["OARLOCK_CHECKPOINTS"], found.checkpoint_copies) == (directory, copies)
+
+
+def test_tasks_without_a_common_directory_store_their_own_shards() -> None:
+    apart = msgspec.structs.replace(SETTINGS, checkpoints=None, checkpoints_visible=False)
+    found = told(job("{checkpoint: {to: 's3://b/ckpt', keep: 2}}"), settings=apart)
+    assert found.checkpoint_copies == assignments.Copies("s3://b/ckpt/j", 2, separate=True)
+    assert found.env["OARLOCK_CHECKPOINTS_SEPARATE"] == "1"
+    on_a_volume = told(job("{checkpoint: {to: /mnt/a}}"), settings=apart)
+    assert "OARLOCK_CHECKPOINTS_SEPARATE" not in on_a_volume.env, "all tasks mount the volume"
+    assert "OARLOCK_CHECKPOINTS_SEPARATE" not in told(job("{checkpoint: {to: 's3://b'}}")).env
 
 
 def test_results_of_several_tasks_do_not_meet() -> None:

@@ -52,9 +52,10 @@ class EventFile:
 
 
 class Events:
-    """The events of all processes: `poll` returns the checkpoints, the attributes hold the newest of other kinds."""
+    """The events of all processes: `poll` returns those of some kinds, the attributes hold the newest of others."""
 
-    def __init__(self, report: str, nproc: int) -> None:
+    def __init__(self, report: str, nproc: int, kinds: tuple[str, ...] = ("checkpoint",)) -> None:
+        self._kinds = kinds
         self._files = [EventFile(os.path.join(report, f"events-{number}.jsonl")) for number in range(nproc)]
         self.hello: dict[str, Any] | None = None
         self.restored: dict[str, Any] | None = None
@@ -63,7 +64,7 @@ class Events:
         self.progressed_at: float | None = None  # monotonic; None before the first event
 
     def poll(self) -> list[dict[str, Any]]:
-        """Read the new events; return the checkpoint events among them."""
+        """Read the new events; return those of the kinds among them."""
         checkpoints = []
         for number, file in enumerate(self._files):
             for event in file.poll():
@@ -78,7 +79,7 @@ class Events:
                     if number == 0:
                         self._straggler = _only(event, STRAGGLER_FIELDS)
                     self.progress = {**_only(event, PROGRESS_FIELDS), **self._straggler}
-                elif kind == "checkpoint":
+                elif kind in self._kinds:
                     checkpoints.append(event)
         return checkpoints
 

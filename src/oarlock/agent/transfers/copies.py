@@ -5,6 +5,10 @@ held by hard links at once, because the library may remove it during the copy. O
 copied. A checkpoint that cannot be copied is reported at its place on this machine. So is the last one, if a stop or a
 failure leaves no time for its copy. Where the processes write to the place itself (a volume that the server does not
 see), a checkpoint is only verified, and old ones are removed.
+
+If the directory is `separate` for each task, each agent stores the shards of its own ranks, and the chief's agent the
+manifest, once every shard is in the store and has its digest. A shard that was not stored is tried again while there is
+no newer one. A checkpoint that does not become whole is not reported: its shards end with their pods.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ import os
 import shutil
 import threading
 
+from oarlock.agent import files
 from oarlock.agent.protocol import client, events
 from oarlock.agent.transfers import checkpoints, helpercommand
 
@@ -27,6 +32,10 @@ if TYPE_CHECKING:
     from oarlock.agent.journal import Journal
 
 LOOK_EVERY_S = 0.2
+COPIED = ".copied"
+"""The file with the name of the checkpoint that was dealt with last, for the library: it saves the next one then."""
+TRIES = 5
+TRY_AGAIN_S = 2.0
 MEMORY = ".copies-read.json"
 """The file that records which copies were read back, for the next removal of old copies."""
 
@@ -40,7 +49,9 @@ class Copies:
         self._task, self._helper, self._state, self._journal = task, helper, state, journal
         wanted = task.checkpoint_copies or {}
         self._to, self._keep = str(wanted.get("to") or "").rstrip("/"), int(wanted.get("keep") or 1)
-        self._events = events.Events(task.report, task.nproc)
+        self._separate = bool(wanted.get("separate"))
+        kinds = ("checkpoint", "shards") if self._separate else ("checkpoint",)
+        self._events = events.Events(task.report, task.nproc, kinds)
         self._waiting: HeldCheckpoint | None = None
         self._ready: collections.deque[dict[str, Any]] = collections.deque()
         self._env: dict[str, str] = {}
@@ -79,7 +90,10 @@ class Copies:
                 pass
             held, self._waiting = self._waiting, None
             if held is not None:
-                self._copy(held)
+                if self._separate:
+                    self._copy_own(held)
+                else:
+                    self._copy(held)
                 held.release()
             elif over:
                 break
@@ -109,15 +123,53 @@ class Copies:
             self._ready.append(held.event)
             return
         self._ready.append(dict(held.event, path=url, manifest=manifest))
+        self._prune()
+
+    def _copy_own(self, held: HeldCheckpoint) -> None:
+        """Store the shards that are here. The chief's agent waits for the others, and adds the manifest."""
+        url = f"{self._to}/{held.name}"
         try:
-            memory = os.path.join(self._task.checkpoints, MEMORY)
-            arguments = ["prune", self._to, "--keep", str(self._keep), "--memory", memory]
+            if held.event.get("event") == "checkpoint":
+                manifest = checkpoints.verified(held.place, held.event.get("manifest_sha256"), partly=True)
+                arguments = ["complete", held.place, url, "--memory", self._memory]
+                self._helper.run(arguments, f"copy of {held.name}", "store_failed", self._env, "copy")
+                self._ready.append(dict(held.event, path=url, manifest=manifest))
+                self._prune()
+            else:
+                checkpoints.verify(held.place, held.event.get("shards") or [])
+                self._store(held, url)
+        except (helpercommand.Failed, client.Abandoned, OSError, ValueError, RecursionError) as error:
+            self._journal.say(f"checkpoint {held.path} was not stored at {url}: {error}")
+        try:
+            files.write_atomically(os.path.join(self._task.checkpoints, COPIED), held.name)
+        except OSError as error:
+            self._journal.say(f"{COPIED} could not be written: {error}")
+
+    def _store(self, held: HeldCheckpoint, url: str) -> None:
+        """Store the shards, and try it again after a failure while there is no newer checkpoint."""
+        for left in reversed(range(TRIES)):
+            try:
+                self._helper.run(["store", held.place, url], f"copy of {held.name}", "store_failed", self._env, "copy")
+                return
+            except helpercommand.Failed as error:
+                if not left or self._look():
+                    raise
+                self._journal.say(f"{error}; it is tried again")
+                self._wake.wait(TRY_AGAIN_S)
+
+    def _prune(self) -> None:
+        try:
+            arguments = ["prune", self._to, "--keep", str(self._keep), "--memory", self._memory]
             said = self._helper.run(arguments, "removal of old copies", "store_failed", self._env, "prune")
             self._ready.append({"event": checkpoints.KEPT, "names": json.loads(said)["kept"]})
         except (helpercommand.Failed, client.Abandoned) as error:
             self._journal.say(f"old copies in {self._to} were not removed: {error}")
         except (ValueError, KeyError, TypeError) as error:
             self._journal.say(f"the removal of old copies did not name the copies that are left: {error!r}")
+
+    @property
+    def _memory(self) -> str:
+        return os.path.join(self._task.checkpoints, MEMORY)
 
     def _holding_place(self) -> str:
         key = self._task.key

@@ -153,8 +153,11 @@ def _wants_of_files(spec: jobfile.JobSpec) -> Iterator[tuple[Capability, str, st
     to = spec.checkpoint.to
     if to is not None and _is_here(to, spec):
         yield Capability.LOCAL_FILES, "checkpoint.to", f"Leave it out: the server has a place for them. {_PLACES}"
-    if spec.checkpoint != jobfile.Checkpoint() and (to is None or checkpointlocations.elsewhere(to)):
-        hint = "Set `checkpoint.to` to a path on a volume of the job: this installation has no volume for checkpoints."
+    if spec.checkpoint != jobfile.Checkpoint() and to is None:
+        hint = (
+            "Set `checkpoint.to` to a URL of an object store, or to a path on a volume of the job:"
+            " this installation has no volume for checkpoints."
+        )
         yield Capability.CHECKPOINTS, "checkpoint", hint
     if spec.tensorboard:
         yield Capability.TENSORBOARD, "tensorboard", "Leave it out, and let the program write to a volume."

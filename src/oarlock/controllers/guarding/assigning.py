@@ -178,6 +178,8 @@ def _environment(
     place = checkpointlocations.directory(job.spec, job.id, settings.checkpoints)
     if place is not None:
         env["OARLOCK_CHECKPOINTS"] = place
+    elif checkpointlocations.copies(job.spec, job.id) is not None:
+        env["OARLOCK_CHECKPOINTS_SEPARATE"] = "1"
     if asked.every is not None:
         env["OARLOCK_CHECKPOINT_EVERY_S"] = f"{quantities.seconds(asked.every):g}"
     if asked.keep != jobfile.Checkpoint().keep:
@@ -196,9 +198,12 @@ def _copies(job: jobs.Job, settings: Settings) -> assignments.Copies | None:
 
     Processes write to a directory.
 
-    A directory that the server does not see is kept by the agents in the same way, without a copy.
+    A directory that the server does not see is kept by the agents in the same way, without a copy. Where tasks share no
+    directory, each one stores the shards of its own ranks.
     """
     to = checkpointlocations.copies(job.spec, job.id)
+    if to is not None and checkpointlocations.directory(job.spec, job.id, settings.checkpoints) is None:
+        return assignments.Copies(to, job.spec.checkpoint.keep, separate=True)
     if to is None and not settings.checkpoints_visible:
         to = checkpointlocations.directory(job.spec, job.id, settings.checkpoints)
     return assignments.Copies(to, job.spec.checkpoint.keep) if to is not None else None

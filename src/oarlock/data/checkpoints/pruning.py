@@ -103,21 +103,23 @@ class Reader:
         if self.memory.knows(copy) and not question.fresh:
             return True
         reporting.detail(f"reading {copy.name}")
-        good = all(self._digest(copy.files[shard.file]) == shard.sha256 for shard in copy.shards)
+        good = all(digest(self._system, copy.files[shard.file]) == shard.sha256 for shard in copy.shards)
         self.memory.note(copy, good=good)
         if not good:
             reporting.detail(f"{copy.name} does not have the digests that its manifest gives")
         return good
 
-    def _digest(self, path: str) -> str:
-        digest = hashlib.sha256()
-        try:
-            with self._system.open(path, "rb", block_size=READ_BYTES, cache_type="readahead") as file:
-                while block := file.read(READ_BYTES):
-                    digest.update(block)
-        except FileNotFoundError:
-            return ""
-        return digest.hexdigest()
+
+def digest(system: Any, path: str) -> str:
+    """Return the SHA-256 of an object, in hexadecimal; empty if there is none."""
+    sha256 = hashlib.sha256()
+    try:
+        with system.open(path, "rb", block_size=READ_BYTES, cache_type="readahead") as file:
+            while block := file.read(READ_BYTES):
+                sha256.update(block)
+    except FileNotFoundError:
+        return ""
+    return sha256.hexdigest()
 
 
 def spare(copies: list[Copy], keep: int, reader: Reader) -> list[Copy]:

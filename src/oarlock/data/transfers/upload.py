@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent import futures
 from pathlib import Path
 from typing import Any
@@ -23,10 +23,12 @@ WORKERS = 8
 LAST = ("manifest.json", "index.json", "_SUCCESS")
 
 
-def run(directory: str, url: str, task: str | None = None) -> int:
+def run(
+    directory: str, url: str, task: str | None = None, *, chosen: Callable[[Path], bool] = lambda path: True
+) -> int:
     """Copy the files and return their number. An empty directory is not an error: a job need not have results.
 
-    `task` is the directory of the task, for a place at the server itself.
+    `task` is the directory of the task, for a place at the server itself. Only the files that are `chosen` are copied.
     """
     own = serverplaces.ServerPlace(url, task) if serverplaces.is_one(url) else None
     kind = schemes.of(url) if own is None else ""
@@ -35,7 +37,7 @@ def run(directory: str, url: str, task: str | None = None) -> int:
     root = Path(directory)
     if not root.is_dir():
         raise errors.InvalidInput(f"{directory} is not a directory", hint="write results into $OARLOCK_RESULTS")
-    files = sorted(found(root))
+    files = sorted(path for path in found(root) if chosen(path))
     meter = reporting.Meter("stored", len(files), sum(path.stat().st_size for path in files))
     if own is not None:
         send = to_server(own, meter)

@@ -22,10 +22,14 @@ class Keep(msgspec.Struct, frozen=True):
 
 
 class Copies(msgspec.Struct, frozen=True):
-    """Where whole checkpoints are copied to (a URL), and how many of them stay there."""
+    """Where whole checkpoints are copied to (a URL), and how many of them stay there.
+
+    `separate`: each task has a directory of its own, and stores the shards of its ranks.
+    """
 
     to: str
     keep: int
+    separate: bool = False
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):

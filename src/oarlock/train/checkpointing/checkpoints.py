@@ -13,6 +13,10 @@ ranks. A rank tells twice this number, and one more while its own work is not do
 twice the number, all ranks are done. A process that trains alone does both pieces at once. At most one save is under
 way, so that memory for one copy is enough.
 
+The ranks may also have a directory for each task (`separate`), from which agents upload the shards to an object store.
+Then the first process of each task clears its directory, and tells its agent of the shards. The next save begins once
+the chief's agent has dealt with the one before.
+
 A save that fails (a full disk) is reported and abandoned. Training continues, and the next save tries again. A file is
 loaded only if its size and digest match, and only as tensors and plain values (`weights_only`).
 """
@@ -24,12 +28,13 @@ import functools
 import hashlib
 import os
 import shutil
+import socket
 import threading
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import asdict, astuple, dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -44,6 +49,7 @@ _MAPPINGS = (dict, OrderedDict, Counter)
 _SEQUENCES = (list, tuple, set)
 _PER_TENSOR_BYTES = 512  # the header and the alignment of one entry of torch's file format
 _SLACK_BYTES = 64 << 10  # a manifest, and values that are not tensors
+_COPIED = ".copied"  # the agent writes the name of the checkpoint here that it has dealt with last
 
 
 @dataclass(frozen=True)
@@ -93,7 +99,9 @@ class _Save:
 class Checkpoints:
     """The checkpoints in `directory`, for one attempt and round. All ranks must call each method but `close`.
 
-    The chief calls `completed` for each checkpoint that is complete, in the thread that wrote it.
+    The chief calls `completed` for each checkpoint that is complete, in the thread that wrote it. If the directory is
+    `separate` for each task, the `first` process of each other task reports its shards (`written`, with the name of the
+    event and its fields) once all ranks have written theirs.
     """
 
     def __init__(
@@ -106,6 +114,9 @@ class Checkpoints:
         keep: int,
         say: Callable[[str], None],
         completed: Callable[[Saved], None] = lambda saved: None,
+        separate: bool = False,
+        first: bool = False,
+        written: Callable[..., None] | None = None,
     ) -> None:
         if keep < 1:
             raise errors.StateError(f"keep={keep}: at least one checkpoint must be kept")
@@ -114,6 +125,8 @@ class Checkpoints:
         self._attempt, self.round_number = attempt, round_number
         self._keep = keep
         self._say, self._completed = say, completed
+        self._separate, self._first, self._written = separate, first, written
+        self._sent: str | None = None  # the name of the chief's last checkpoint, where the directory is separate
         self._good: Path | None = None  # restored, or verified when it was written
         self._copies = copies.Copies()
         self._writer = ThreadPoolExecutor(1, "oarlock-checkpoint")
@@ -143,6 +156,8 @@ class Checkpoints:
         Only the chief's `shared` counts. StateError, on every rank, if a value in it cannot be stored.
         """
         assert self._work is None, "at most one save is under way"
+        if copied and self._separate and self._world.gather(self.on_its_way)[0]:
+            return
         failpoints.hit("train.before_save")
         path = self.directory / manifests.directory_name(self._attempt, self.round_number, step)
         shard = {"step": step, "own": dict(own), **({"shared": dict(shared)} if self._world.is_chief else {})}
@@ -169,6 +184,16 @@ class Checkpoints:
         """The number that this rank tells the others: 0 if no save is under way, odd while it is writing."""
         return 0 if self._work is None else 2 * self._number + (not self._work.done())
 
+    @property
+    def on_its_way(self) -> bool:
+        """Whether the agent still uploads the chief's last checkpoint."""
+        if self._sent is None:
+            return False
+        try:
+            return (self.directory / _COPIED).read_text() != self._sent
+        except OSError:
+            return True
+
     def heard(self, largest: int) -> Saved | None:
         """Go on with the save under way, where `largest`, of the numbers of all ranks, says so. Return it if it is
         complete now.
@@ -187,7 +212,7 @@ class Checkpoints:
         written. Its thread ends it soon, and nothing waits for the disk here.
         """
         lost = self._save is not None
-        self._save, self._work, self._number = None, None, 0
+        self._save, self._work, self._number, self._sent = None, None, 0, None
         self._abandoned.set()
         return lost
 
@@ -216,6 +241,7 @@ class Checkpoints:
             saved = self._world.gather(told)[0]
             self._save = None
             if not isinstance(saved, str):
+                self._sent = save.path.name if self._separate and self._world.is_chief else None
                 return Saved(save.path, save.step, *saved)
             self._give_up(save.path, saved)
             return None
@@ -225,8 +251,17 @@ class Checkpoints:
             self._give_up(save.path, shards)
             return None
         self._save = complete = replace(save, shards=shards)
+        if self._separate and self._first and not self._world.is_chief:
+            self._tell_shards(save.path, save.step, shards)
+            self._good = save.path
+            self.prune()
         self._start(lambda: self._complete(complete) if self._world.is_chief else None)
         return None
+
+    def _tell_shards(self, path: Path, step: int, shards: Sequence[manifests.Shard]) -> None:
+        if self._written is not None:
+            told = [asdict(shard) for shard in shards if (path / shard.file).exists()]
+            self._written("shards", step=step, path=str(path), shards=told)
 
     def _write_alone(
         self, save: _Save, world: World, shard: Mapping[str, Any], abandoned: threading.Event
@@ -245,7 +280,7 @@ class Checkpoints:
 
         Checkpoints of later attempts are not touched.
         """
-        if not self._world.is_chief or self._good is None:
+        if not self._clears or self._good is None:
             return
         ours = [
             path for path in manifests.attempted(self.directory) if _key(path)[:2] <= (self._attempt, self.round_number)
@@ -261,6 +296,8 @@ class Checkpoints:
         CheckpointError if there are candidates but none is valid: only a person may decide to start again.
         """
         agreed = [Path(each) for each in self._world.gather([str(path) for path in candidates])[0]]
+        if self._separate:
+            agreed = [self.directory / path.name for path in agreed]
         for path in agreed:
             faults = [each for each in self._world.gather(self._fault(path)) if each is not None]
             if not faults:
@@ -309,25 +346,38 @@ class Checkpoints:
         except errors.StateError as error:
             refused = str(error)
         unreachable: str | None = _attempt(lambda: self.directory.mkdir(parents=True, exist_ok=True))
-        if self._world.is_chief and unreachable is None and path.exists():  # an earlier try at this step
+        if self._clears and unreachable is None and path.exists():  # an earlier try at this step
             unreachable = _attempt(lambda: manifests.remove(path))
-        free = free_bytes(self.directory) if unreachable is None else 0
-        offers = self._world.gather((needed, refused, unreachable, free))
-        for _, why, _, _ in offers:
+        offers = self._world.gather((refused, unreachable))
+        for why, _ in offers:
             if why is not None:
                 raise errors.StateError(why)
-        for _, _, why, _ in offers:
+        for _, why in offers:
             if why is not None:
                 return str(why)
-        total = sum(each for each, _, _, _ in offers)
-        free = min(each for _, _, _, each in offers)
-        if free < total:
+        short = self._short(needed)
+        if short is not None:
             self.prune(keep=1)
-            self._world.gather(None)  # the chief has removed them
-            free = min(self._world.gather(free_bytes(self.directory)))
-        if free < total:
-            return f"it needs {total / 1e6:.1f} MB and {self.directory} has {free / 1e6:.1f} MB free"
+            self._world.gather(None)  # they are removed
+            short = self._short(needed)
+        return short
+
+    def _short(self, needed: int) -> str | None:
+        """Return None if each disk has room for the shards that go there, else the reason. The same on all ranks."""
+        disk = socket.gethostname() if self._separate else ""
+        told = self._world.gather((disk, needed, free_bytes(self.directory)))
+        for one in sorted({disk for disk, _, _ in told}):
+            total = sum(size for disk, size, _ in told if disk == one)
+            free = min(free for disk, _, free in told if disk == one)
+            if free < total:
+                where = f"{self.directory} of {one}" if one else str(self.directory)
+                return f"it needs {total / 1e6:.1f} MB and {where} has {free / 1e6:.1f} MB free"
         return None
+
+    @property
+    def _clears(self) -> bool:
+        """Whether this process removes what is in the way in its directory."""
+        return self._first if self._separate else self._world.is_chief
 
     def _complete(self, save: _Save) -> Saved:
         """Check the sizes of all shards, then write the manifest. Only the chief does this."""
@@ -343,6 +393,8 @@ class Checkpoints:
         )
         sha256 = manifests.write(save.path, manifest)
         for shard in manifests.read(save.path).shards:
+            if self._separate and not (save.path / shard.file).exists():
+                continue  # on the disk of another task
             size = (save.path / shard.file).stat().st_size
             if size != shard.bytes:
                 raise OSError(f"{shard.file} has {size} bytes, but {shard.bytes} were written")
@@ -354,7 +406,7 @@ class Checkpoints:
         return saved
 
     def _give_up(self, path: Path, trouble: str) -> None:
-        if self._world.is_chief and path.is_dir():
+        if self._clears and path.is_dir():
             _attempt(lambda: manifests.remove(path))
         self._say(
             f"checkpoint {path.name} was not saved: {trouble}. "
