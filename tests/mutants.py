@@ -80,7 +80,10 @@ AGENTS = tuple(
 """Tests that start whole agents."""
 
 ROOMS = {
-    "lifecycle": Room(("src/oarlock/lifecycle/*.py",), ("tests/lifecycle/test_[!i]*.py",)),
+    "lifecycle": Room(
+        ("src/oarlock/lifecycle/*.py",),
+        ("tests/lifecycle/test_[!i]*.py", "tests/lifecycle/failures/test_*.py"),
+    ),
     "store": Room(
         ("src/oarlock/store/rules.py", "src/oarlock/store/memory.py", "src/oarlock/store/sql/[cfrw]*.py"),
         ("tests/store/test_memory.py", "tests/store/test_sqlite.py", "tests/store/test_refusals.py"),

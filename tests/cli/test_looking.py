@@ -20,7 +20,8 @@ from oarlock.cli.following import statusline
 from oarlock.cli.output import tables, terminal
 from oarlock.cli.verbs.jobs import show
 from oarlock.client import verbs
-from oarlock.display import columns, endings
+from oarlock.display.jobs import endings
+from oarlock.display.tables import columns
 from oarlock.spec import attempts, bodies, errors, holdings, intents, phases, refusals, roles
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oarlock.display import forecasts
+from oarlock.display.jobs import forecasts
 from oarlock.spec import holdings, plans, refusals
 
 

@@ -6,7 +6,9 @@ import msgspec
 import pytest
 from tests.display.samples import job, processing
 
-from oarlock.display import durations, endings, eventlines, jobcells, progress
+from oarlock.display import durations
+from oarlock.display.jobs import endings, eventlines, progress
+from oarlock.display.tables import jobcells
 from oarlock.spec import attempts, events, jobs, phases, refusals, roles, summaries
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from oarlock.display import nodecells
+from oarlock.display.tables import nodecells
 from oarlock.spec import bodies, holdings
 from oarlock.spec.cluster.nodes import Device, Node, Taint
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from oarlock.display import stacks
+from oarlock.display.jobs import stacks
 from oarlock.spec import attempts
 
 HEADER = "Thread 0x00007f1234567890 (most recent call first):\n"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from oarlock.display import amounts, bars, durations, findings, marks, poolbars
+from oarlock.display import amounts, bars, durations, findings, marks
+from oarlock.display.pools import poolbars
 from oarlock.spec import phases
 
 

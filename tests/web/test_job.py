@@ -10,7 +10,7 @@ from tests.api import rig as rigs
 from tests.api.jobs import test_outlook
 from tests.web import browsers
 
-from oarlock.display import stragglers
+from oarlock.display.jobs import stragglers
 from oarlock.spec import attempts, events, jobs, phases, roles
 from oarlock.web.pages import jobsections
 

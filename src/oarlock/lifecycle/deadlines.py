@@ -5,7 +5,8 @@ Everything that happens by the passing of time is here, so that `wanting.next_wa
 
 from __future__ import annotations
 
-from oarlock.lifecycle import blame, ends, joining
+from oarlock.lifecycle import ends, joining
+from oarlock.lifecycle.failures import blame
 from oarlock.spec import attempts, jobs, phases
 from oarlock.spec.input import quantities
 

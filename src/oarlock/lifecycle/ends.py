@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
-from oarlock.lifecycle import retries
+from oarlock.lifecycle.failures import retries
 from oarlock.spec import attempts, jobfile, jobs, phases, roles
 
 ENDED_WELL = frozenset({phases.TaskPhase.SUCCEEDED})

@@ -19,7 +19,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from oarlock.lifecycle import ends, retries
+from oarlock.lifecycle import ends
+from oarlock.lifecycle.failures import retries
 from oarlock.spec import attempts, jobfile, jobs, phases, roles
 from oarlock.spec.input import quantities
 

@@ -13,7 +13,8 @@ from typing import Any
 
 import msgspec
 
-from oarlock.lifecycle import blame, ends, joining, reshaping, settling, shifting, sizes, verdicts
+from oarlock.lifecycle import ends, joining, reshaping, settling, shifting, sizes, verdicts
+from oarlock.lifecycle.failures import blame
 from oarlock.spec import attempts, events, holdings, intents, jobfile, jobs, phases, roles
 from oarlock.spec.input import edits
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from oarlock.lifecycle import ends, hints, missing, retries, sizes
+from oarlock.lifecycle import ends, sizes
+from oarlock.lifecycle.failures import hints, missing, retries
 from oarlock.spec import attempts, intents, jobs, phases
 
 Cause = attempts.Cause

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from oarlock.lifecycle import blame, deadlines, ends, joining, reshaping
+from oarlock.lifecycle import deadlines, ends, joining, reshaping
+from oarlock.lifecycle.failures import blame
 from oarlock.spec import attempts, events, jobs, phases, roles
 from oarlock.spec.input import quantities
 from oarlock.spec.reconciling import actions, observations

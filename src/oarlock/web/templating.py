@@ -10,7 +10,8 @@ from urllib.parse import quote, urlencode
 
 import jinja2
 
-from oarlock.display import amounts, durations, marks, stacks
+from oarlock.display import amounts, durations, marks
+from oarlock.display.jobs import stacks
 from oarlock.spec import jobs
 from oarlock.spec.input import quantities
 from oarlock.web import assets, texts

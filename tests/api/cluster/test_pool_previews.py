@@ -10,7 +10,7 @@ from tests.api import rig as rigs
 from tests.api.cluster import test_pools
 from tests.api.jobs import test_outlook
 
-from oarlock.display import poolpreviews
+from oarlock.display.pools import poolpreviews
 from oarlock.spec import bodies
 
 

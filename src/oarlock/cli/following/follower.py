@@ -26,7 +26,8 @@ from oarlock.cli.output import screen, terminal
 from oarlock.client import requests as building
 from oarlock.client import verbs
 from oarlock.data import storage
-from oarlock.display import endings, marks, progress
+from oarlock.display import marks
+from oarlock.display.jobs import endings, progress
 from oarlock.spec import bodies, errors, jobs, phases
 
 if TYPE_CHECKING:

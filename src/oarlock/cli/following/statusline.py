@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from oarlock.cli.output import terminal
-from oarlock.display import bars, durations, marks, progress
+from oarlock.display import bars, durations, marks
+from oarlock.display.jobs import progress
 from oarlock.spec import intents, jobs, phases, summaries
 
 Paint = Callable[[str, str], str]

@@ -13,7 +13,8 @@ import msgspec
 from oarlock.cli.launching import launchers, localserver
 from oarlock.cli.output import terminal
 from oarlock.client import failures, packing, scripts, verbs
-from oarlock.display import amounts, endings
+from oarlock.display import amounts
+from oarlock.display.jobs import endings
 from oarlock.spec import errors, jobfile, jobs
 from oarlock.spec.input import quantities
 

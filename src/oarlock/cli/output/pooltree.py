@@ -3,8 +3,8 @@
     research                                                  4 running, 2 waiting
       gpus   ██████████|█████░░░░░··········]       12       16        8       24
 
-A bar's scale is its pool's own (`oarlock.display.poolbars`): compare it with the numbers beside it, not with the bar of
-another pool.
+A bar's scale is its pool's own (`oarlock.display.pools.poolbars`): compare it with the numbers beside it, not with the
+bar of another pool.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from oarlock.cli.output import terminal
-from oarlock.display import poolbars
+from oarlock.display.pools import poolbars
 from oarlock.spec.cluster import pools, pooltrees
 
 if TYPE_CHECKING:

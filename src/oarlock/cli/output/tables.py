@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from oarlock.cli.output import terminal
-from oarlock.display import columns
+from oarlock.display.tables import columns
 
 
 def show(titles: Sequence[columns.Column], rows: Sequence[Sequence[str]]) -> None:

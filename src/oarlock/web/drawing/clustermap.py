@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from oarlock.display import amounts, forecasts, marks
+from oarlock.display import amounts, marks
+from oarlock.display.jobs import forecasts
 from oarlock.spec import bodies
 from oarlock.spec.cluster import nodes
 from oarlock.web.drawing import colours

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from oarlock.display import durations, marks, stragglers
+from oarlock.display import durations, marks
+from oarlock.display.jobs import stragglers
 from oarlock.spec import attempts, phases
 
 LIKE = {

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from oarlock.display import forecasts as words
+from oarlock.display.jobs import forecasts as words
 from oarlock.spec import bodies
 from oarlock.spec.access import users
 from oarlock.web import routing, templating, visits

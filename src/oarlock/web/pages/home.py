@@ -7,7 +7,8 @@ import collections
 from collections.abc import Sequence, Set
 from typing import Any
 
-from oarlock.display import amounts, findings, forecasts, progress
+from oarlock.display import amounts, findings
+from oarlock.display.jobs import forecasts, progress
 from oarlock.spec import bodies, errors, phases, summaries
 from oarlock.spec.access import users
 from oarlock.spec.cluster import nodes

@@ -16,7 +16,8 @@ import msgspec
 from starlette import responses
 
 from oarlock.client import requests
-from oarlock.display import amounts, endings, progress, stragglers
+from oarlock.display import amounts
+from oarlock.display.jobs import endings, progress, stragglers
 from oarlock.spec import bodies, errors, jobs, phases, roles, summaries
 from oarlock.spec.access import users
 from oarlock.spec.cluster import prices

@@ -8,7 +8,7 @@ from typing import Any
 
 from starlette import responses
 
-from oarlock.display import jobcells
+from oarlock.display.tables import jobcells
 from oarlock.spec import bodies, errors, phases, summaries
 from oarlock.spec.access import users
 from oarlock.web import routing, texts, visits

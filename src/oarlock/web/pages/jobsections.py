@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from oarlock.client import answers, requests
-from oarlock.display import eventlines, keptfiles, stragglers
+from oarlock.display.jobs import eventlines, keptfiles, stragglers
 from oarlock.spec import attempts, bodies, errors, jobs
 from oarlock.web import visits
 from oarlock.web.drawing import charts, rankgrid, speedcurve

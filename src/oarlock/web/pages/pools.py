@@ -12,7 +12,7 @@ from typing import Any
 
 from starlette import responses
 
-from oarlock.display import poolpreviews
+from oarlock.display.pools import poolpreviews
 from oarlock.spec import bodies, errors
 from oarlock.spec.access import users
 from oarlock.spec.cluster import pools, pooltrees

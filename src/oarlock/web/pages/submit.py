@@ -20,7 +20,8 @@ import msgspec
 from starlette import responses
 
 from oarlock.client import archives, verbs
-from oarlock.display import forecasts, jobfields
+from oarlock.display import jobfields
+from oarlock.display.jobs import forecasts
 from oarlock.spec import errors, jobfile, jobs
 from oarlock.spec.access import users
 from oarlock.spec.input import quantities, validation

@@ -31,7 +31,7 @@ def nodes(client: clients.Client, since: str | None, until: str | None, as_json:
         terminal.json_out({"items": found})
         return
     from oarlock.cli.output import tables
-    from oarlock.display import columns, nodecells
+    from oarlock.display.tables import columns, nodecells
 
     tables.show(columns.NODES, [nodecells.row(view) for view in found])
 
@@ -45,7 +45,7 @@ def _history(client: clients.Client, since: str | None, until: str | None, *, as
         terminal.json_out(found)
         return
     from oarlock.cli.output import tables
-    from oarlock.display import columns, nodecells
+    from oarlock.display.tables import columns, nodecells
 
     tables.show(columns.HISTORY, [nodecells.held_before(one, found.until) for one in found.items])
     if found.cut:
@@ -67,7 +67,7 @@ def sizes(as_json: bool) -> None:
         terminal.json_out({"items": [{field: getattr(size, field) for field in fields} for size in found]})
         return
     from oarlock.cli.output import tables
-    from oarlock.display import columns
+    from oarlock.display.tables import columns
 
     tables.show(
         columns.SIZES,
@@ -98,7 +98,7 @@ def usage(client: clients.Client, by: str, since: str | None, as_json: bool) -> 
         terminal.json_out({"items": found})
         return
     from oarlock.cli.output import tables
-    from oarlock.display import columns
+    from oarlock.display.tables import columns
 
     currency = client.server().currency if any(row.cost for row in found) else ""
     tables.show(

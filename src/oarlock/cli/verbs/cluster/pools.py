@@ -122,7 +122,7 @@ def _preview(found: bodies.PoolPreview, *, as_json: bool) -> None:
     if as_json:
         terminal.json_out(found)
         return
-    from oarlock.display import poolpreviews
+    from oarlock.display.pools import poolpreviews
 
     terminal.out(told(found.pool))
     for line in (*poolpreviews.lines(found), *found.notes):

@@ -209,7 +209,7 @@ def _tell_refused(results: Sequence[outcome.Result]) -> None:
 
 def _show(results: Sequence[outcome.Result]) -> None:
     from oarlock.cli.output import tables
-    from oarlock.display import columns
+    from oarlock.display.tables import columns
     from oarlock.simulator.reports import comparison
 
     titles, lines = comparison.table(results)

@@ -186,7 +186,7 @@ def _show(
 
 def _measured(one: scaling.Trial, twos: Mapping[str, scaling.Trial], refused: Mapping[str, str]) -> None:
     from oarlock.cli.output import tables
-    from oarlock.display import columns
+    from oarlock.display.tables import columns
 
     unit = "examples/s" if one.examples else "steps/s"
     rows = [["1 worker", "", _ms(one.step_s), "", _ms(one.data_s), "", amounts.rate(one.per_s), ""]]

@@ -108,8 +108,8 @@ def _queue(client: clients.Client, pool: str | None, owner: str | None, *, expec
         terminal.json_out({"items": found} if forecasts is None else {"items": found, "forecasts": forecasts})
         return
     from oarlock.cli.output import tables
-    from oarlock.display import columns
-    from oarlock.display import forecasts as words
+    from oarlock.display.jobs import forecasts as words
+    from oarlock.display.tables import columns
 
     rows = [_queue_row(one) for one in found]
     if forecasts is None:
@@ -138,7 +138,7 @@ def _phase(text: str | None) -> str | None:
 
 def _table(client: clients.Client, found: list[summaries.Summary], now: float, *, wide: bool) -> None:
     from oarlock.cli.output import tables
-    from oarlock.display import columns, jobcells
+    from oarlock.display.tables import columns, jobcells
 
     rows = [jobcells.row(job, now) for job in found]
     for cells in rows:

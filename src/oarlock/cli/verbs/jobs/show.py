@@ -70,7 +70,9 @@ def show(client: clients.Client, job: str, all_events: bool, stacks: bool, as_js
 
 
 def _head(job: jobs.Job, now: float) -> None:
-    from oarlock.display import bars, jobcells, marks, progress
+    from oarlock.display import bars, marks
+    from oarlock.display.jobs import progress
+    from oarlock.display.tables import jobcells
     from oarlock.spec import summaries
 
     on, unicode = terminal.wants_colour(sys.stdout), terminal.speaks_unicode(sys.stdout)
@@ -210,7 +212,8 @@ def _decisions(found: bodies.DecisionList) -> None:
 
 def _attempt(attempt: attempts.Attempt, all_stacks: bool, before: tuple[str, ...]) -> None:
     from oarlock.cli.output import tables
-    from oarlock.display import columns, progress
+    from oarlock.display.jobs import progress
+    from oarlock.display.tables import columns
 
     _title(f"Attempt {attempt.number}")
     parts = [f"began {_moment(attempt.started_at)}"]
@@ -304,7 +307,7 @@ def _checkpoints(found: Sequence[jobs.Checkpoint]) -> None:
 
 
 def _events(found: Sequence[events.Record], all_events: bool) -> None:
-    from oarlock.display import eventlines
+    from oarlock.display.jobs import eventlines
 
     _title("Events")
     lines = [(record, 1) for record in found] if all_events else eventlines.folded(found)

@@ -80,7 +80,7 @@ def plan(client: clients.Client, file: str, backend: str | None, output: str | N
     With --output yaml the server prints the Secrets and pods that it would create on Kubernetes.
     """
     from oarlock.client import scripts
-    from oarlock.display import forecasts
+    from oarlock.display.jobs import forecasts
 
     spec = _load(file, None)
     scripts.check_named(spec, Path(file).parent)

@@ -106,7 +106,8 @@ class Bar:
 
 def _table(listed: answers.FileList) -> None:
     from oarlock.cli.output import tables
-    from oarlock.display import columns, durations
+    from oarlock.display import durations
+    from oarlock.display.tables import columns
 
     now = time.time()
     rows = [
@@ -119,7 +120,8 @@ def _table(listed: answers.FileList) -> None:
 
 def _tell(job: jobs.Job, listed: answers.FileList, path: str) -> None:
     """Print the total, the folders that are stored elsewhere, and the files that were not kept."""
-    from oarlock.display import amounts, keptfiles
+    from oarlock.display import amounts
+    from oarlock.display.jobs import keptfiles
 
     total = f"{amounts.counted(listed.files, 'file')}, {quantities.size_text(listed.bytes)}."
     terminal.say(total if listed.files else "No files.")

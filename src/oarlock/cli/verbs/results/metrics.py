@@ -73,7 +73,8 @@ def _steps(text: str | None) -> tuple[int | None, int | None]:
 
 def _table(series: Sequence[answers.Series]) -> None:
     from oarlock.cli.output import tables
-    from oarlock.display import amounts, bars, columns
+    from oarlock.display import amounts, bars
+    from oarlock.display.tables import columns
 
     unicode = terminal.speaks_unicode(sys.stdout)
     several = len({(one.task, one.process) for one in series}) > 1

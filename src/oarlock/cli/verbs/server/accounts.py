@@ -94,7 +94,7 @@ def list_users(client: clients.Client, as_json: bool) -> None:
         terminal.json_out({"items": found})
         return
     from oarlock.cli.output import tables
-    from oarlock.display import columns
+    from oarlock.display.tables import columns
 
     tables.show(columns.USERS, [[one.name, str(one.right)] for one in found])
 
@@ -138,7 +138,7 @@ def list_tokens(client: clients.Client, name: str, as_json: bool) -> None:
         terminal.json_out({"items": found})
         return
     from oarlock.cli.output import tables
-    from oarlock.display import columns
+    from oarlock.display.tables import columns
 
     tables.show(columns.TOKENS, [[one.sha256, terminal.clean(one.note)] for one in found])
 

@@ -31,7 +31,7 @@ def list_secrets(client: clients.Client, as_json: bool) -> None:
         terminal.json_out({"items": found})
         return
     from oarlock.cli.output import tables
-    from oarlock.display import columns
+    from oarlock.display.tables import columns
 
     rows = [[one.name, one.owner or "the server", _shared(one.everyone, one.users)] for one in found]
     tables.show(columns.SECRETS, rows)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.lifecycle import script
 
-from oarlock.lifecycle import hints
+from oarlock.lifecycle.failures import hints
 from oarlock.spec import attempts, roles
 
 MIB = 1 << 20

@@ -6,7 +6,8 @@ import msgspec
 import pytest
 from tests.lifecycle import script
 
-from oarlock.lifecycle import missing, stepping
+from oarlock.lifecycle import stepping
+from oarlock.lifecycle.failures import missing
 from oarlock.spec import attempts, events, jobfile
 
 LEFT_OUT = (

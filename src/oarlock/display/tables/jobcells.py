@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from oarlock.display import amounts, durations, marks, progress
+from oarlock.display import amounts, durations, marks
+from oarlock.display.jobs import progress
 from oarlock.spec import jobs, phases, summaries
 from oarlock.spec.cluster import prices
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from oarlock.lifecycle import hints
+from oarlock.lifecycle.failures import hints
 from oarlock.spec import attempts, jobfile, phases
 
 SETTLE_S = 1.0

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from oarlock.display import amounts, durations, keptfiles, progress
+from oarlock.display import amounts, durations
+from oarlock.display.jobs import keptfiles, progress
 from oarlock.spec import jobs, phases, summaries
 
 SHOWN_LINES = 12

@@ -6,7 +6,8 @@ import msgspec
 import pytest
 from tests.lifecycle import script
 
-from oarlock.lifecycle import retries, settling
+from oarlock.lifecycle import settling
+from oarlock.lifecycle.failures import retries
 from oarlock.spec import attempts, intents, jobs, phases, roles
 
 Cause = attempts.Cause

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.lifecycle import script
 
-from oarlock.lifecycle import blame
+from oarlock.lifecycle.failures import blame
 from oarlock.spec import attempts, phases, roles
 
 Cause = attempts.Cause
