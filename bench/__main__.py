@@ -29,6 +29,7 @@ from bench import (
     metrics,
     placing,
     policies,
+    reducing,
     saving,
     scheduling,
     serving,
@@ -63,6 +64,7 @@ TRAIN = {
     "saving": saving.run,
     "working": working.run,
     "serving": serving.run,
+    "reducing": reducing.run,
 }
 """By themselves, with `make bench-train`: they need root, and half an hour."""
 

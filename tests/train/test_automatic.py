@@ -19,6 +19,7 @@ from torch import distributed, nn
 from oarlock import train
 from oarlock.train import errors
 from oarlock.train.servers import addresses
+from oarlock.train.sharing import segments
 from oarlock.train.strategies import automatic, choices, dataparallel, parameterservers
 from oarlock.train.strategies.allreduce import AllReduce
 from oarlock.train.strategies.automatic import Measured
@@ -78,7 +79,8 @@ class Slow:
 
 
 def slow_down(rate: float) -> None:
-    """Let the model's exchanges take as long as over a link of so many bytes a second."""
+    """Let the model's exchanges take as long as over a link of so many bytes a second, between two hosts."""
+    segments.place = lambda: f"host {train.rank()}"
     sums = distributed.all_reduce
 
     def all_reduce(tensor: torch.Tensor, *args: Any, async_op: bool = False, **options: Any) -> Any:

@@ -95,6 +95,8 @@ class World:
 _world: World | None = None
 _control: Any = None
 """The group of the small exchanges. The only reference to it is here: without it the group and its threads end."""
+crew: Any = None
+"""The ranks of this host, where they share memory: a crews.Crew."""
 exchanges: Exchanges | None = None
 """The exchanges by way of the first parameter server, in the place of a process group."""
 rounds: Rounds | None = None
@@ -222,6 +224,7 @@ def is_chief() -> bool:
 def shutdown() -> None:
     """Leave the process group. Optional: a script leaves it at its end. But NCCL warns without it."""
     global _world, _control, exchanges, rounds, watch
+    _leave_crew()
     if exchanges is not None:
         exchanges.close()
         exchanges = None
@@ -231,6 +234,13 @@ def shutdown() -> None:
         if distributed.is_initialized():
             distributed.destroy_process_group()
     _world = _control = rounds = watch = None
+
+
+def _leave_crew() -> None:
+    global crew
+    if crew is not None:
+        crew.close()
+        crew = None
 
 
 def fail() -> None:
@@ -259,6 +269,7 @@ def _leave(joined: int) -> None:
     if _ours and "nccl" not in distributed.get_backend():
         shutdown()
     elif _control is not None:
+        _leave_crew()
         distributed.destroy_process_group(_control)
         _control = None
 

@@ -8,6 +8,8 @@ the bucket. So with three ranks or more a resumed run, which starts with the fir
 than an uninterrupted run. Here the sorting never changes. The model also stays the user's own object: no wrapper, no
 `module.` in the names of its state.
 
+Ranks of one host add up large buckets in memory that they share (sharing/crews.py).
+
 With one process nothing is attached to the model, unless others may join it.
 
 In an elastic job a process may be lost during an exchange. Then the gradients of the step are zeros, and optimizers
@@ -21,9 +23,10 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
-from torch import nn, optim
+from torch import distributed, nn, optim
 
 from oarlock.train import errors, worlds
+from oarlock.train.sharing import crews
 from oarlock.train.strategies import backward, buckets, replicas
 from oarlock.train.strategies.strategy import Figures, Strategy
 
@@ -66,6 +69,7 @@ class AllReduce(Strategy):
         """Exchange the gradients of these parameters from now on."""
         replicas.check_same(self._world, named)
         self._sort(named)
+        self._share()
         self.passes = backward.BackwardPass([parameter for _, parameter in named], self)
 
     def take_over(
@@ -82,6 +86,19 @@ class AllReduce(Strategy):
         places = [(bucket, place) for bucket in self._buckets for place in range(len(bucket.parameters))]
         self._places = places[::-1]  # buckets begin with the last parameter
         self.parameters = [bucket.parameters[place] for bucket, place in self._places]
+
+    def _share(self) -> None:
+        """Let large buckets travel by memory that ranks of one host share, where there is such memory."""
+        plain = self._wire is None and self._world.device.type == "cpu" and worlds.rounds is None
+        if not plain or self._world.world_size == 1 or "gloo" not in distributed.get_backend():
+            return
+        large = [one for one in self._buckets if one.sent.numel() * one.sent.element_size() >= crews.LEAST_BYTES]
+        if not large:
+            return
+        crew = worlds.crew = worlds.crew or crews.gathered(self._world)
+        sums = crews.shared(self._world, crew, [one.sent for one in large]) if crew is not None else None
+        for bucket, total in zip(large, sums or ()):
+            bucket.share(total)
 
     def try_on(self, named: list[tuple[str, nn.Parameter]], optimizer: optim.Optimizer | None) -> None:
         """Get ready for `rehearse`, with these parameters of a model that another strategy trains."""

@@ -18,6 +18,7 @@ from torch import distributed, nn
 from oarlock.train import errors, worlds
 from oarlock.train.measuring import noise as noises
 from oarlock.train.measuring.waiting import Waiting
+from oarlock.train.sharing import crews
 
 BUCKET_BYTES = 25 << 20
 FIRST_BUCKET_BYTES = 1 << 20  # ready early: the exchange starts while most of the backward pass is still to come
@@ -35,12 +36,29 @@ class Bucket:
         self._made = [False] * len(named)
         sizes = [parameter.numel() for parameter in self.parameters]
         self._flat = self.parameters[0].new_zeros(sum(sizes) + (len(named) if unused else 0), requires_grad=False)
-        *self._views, self._makers = torch.split(self._flat, [*sizes, len(named) if unused else 0])
-        self._gradients = self._flat[: sum(sizes)]
+        self._sizes = [*sizes, len(named) if unused else 0]
+        self._lay_out()
         shorter = wire is not None and self._flat.is_floating_point() and self._flat.dtype.itemsize > wire.itemsize
         self._sent = torch.empty_like(self._flat, dtype=wire) if shorter else self._flat
+        self._sum: crews.Sum | None = None
         self._work: Any = None
         self.norms: tuple[torch.Tensor, torch.Tensor] | None = None  # squared: this rank's, and the mean's
+
+    def _lay_out(self) -> None:
+        *self._views, self._makers = torch.split(self._flat, self._sizes)
+        self._gradients = self._flat[: sum(self._sizes[:-1])]
+
+    @property
+    def sent(self) -> torch.Tensor:
+        """The numbers that travel."""
+        return self._sent
+
+    def share(self, total: crews.Sum) -> None:
+        """Travel by the memory of this sum from now on."""
+        if self._sent is self._flat:
+            self._flat = total.ours
+            self._lay_out()
+        self._sent, self._sum = total.ours, total
 
     @property
     def full(self) -> bool:
@@ -78,6 +96,9 @@ class Bucket:
         self.clear()
 
     def start(self, measures: bool) -> None:
+        if self._sum is not None:
+            with worlds.exchanging():
+                self._sum.ready()
         with torch.no_grad():
             for made, view, parameter in zip(self._made, self._views, self.parameters):
                 if made:
@@ -96,7 +117,10 @@ class Bucket:
             if self._sent is not self._flat:
                 self._sent.copy_(self._flat)
             with worlds.exchanging():
-                self._work = distributed.all_reduce(self._sent, async_op=True)
+                if self._sum is not None:
+                    self._work = self._sum.start()
+                else:
+                    self._work = distributed.all_reduce(self._sent, async_op=True)
 
     def finish(self, waiting: Waiting) -> None:
         """Write the means into the gradients. A gradient that no rank has made stays as it is, mostly None: an

@@ -1,0 +1,220 @@
+"""Sums over the ranks of one host, in memory that they share.
+
+Every rank writes its numbers into a segment. When all have done so, each adds up a part of them, in the order of the
+ranks; when all parts are there, each rank copies those of the others. So a sum has one order of additions, and the same
+bits on every rank. No rank changes its numbers before the others have copied their parts (`Sum.ready`).
+
+With several hosts, each part is then summed over the hosts by gloo, by the ranks that have the same place on their
+hosts: a host sends each number once, however many ranks it has.
+
+The ranks wait for each other in a gloo group of their own, of which this thread alone is a user. So the death of a rank
+ends a wait as it ends any exchange.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import mmap
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import distributed
+
+from oarlock.train.sharing import segments
+from oarlock.train.worlds import TIMEOUT_S, World
+
+LEAST_BYTES = 256 << 10
+"""Smaller tensors are summed as fast by gloo: a sum in memory needs three meetings of the ranks."""
+_ALIGNED = 64
+_CHUNK = 1 << 16
+"""So many numbers at a time are added up by more than two ranks, within a core's cache."""
+
+
+class Work:
+    """A sum under way, with the methods of torch's works."""
+
+    def __init__(self) -> None:
+        self._done = threading.Event()
+        self._failed: BaseException | None = None
+
+    def wait(self, timeout: dt.timedelta | None = None) -> bool:
+        """Wait for the end. Raises RuntimeError where it does not come in time, and what the exchange raised."""
+        if not self._done.wait(None if timeout is None else timeout.total_seconds()):
+            raise RuntimeError("the sum goes on")
+        if self._failed is not None:
+            raise self._failed
+        return True
+
+    def is_completed(self) -> bool:
+        return self._done.is_set()
+
+    def end(self, failed: BaseException | None) -> None:
+        self._failed = failed
+        self._done.set()
+
+
+class Crew:
+    """The ranks of this host: this one is number `index` of `size`. `inside` and `across` are gloo groups."""
+
+    def __init__(self, index: int, size: int, inside: Any, across: Any) -> None:
+        self.index, self.size = index, size
+        self._inside, self._across = inside, across
+        self._token = torch.zeros(1)
+        self._orders: queue.SimpleQueue[tuple[Callable[[], None], Work] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="oarlock-sums", daemon=True)
+        self._thread.start()
+
+    def start(self, action: Callable[[], None]) -> Work:
+        """Do this in the crew's thread, after what was started before. All ranks start the same in the same order."""
+        work = Work()
+        self._orders.put((action, work))
+        return work
+
+    def meet(self) -> None:
+        """Wait for all ranks of this host."""
+        distributed.all_reduce(self._token, group=self._inside)
+
+    def promise(self) -> Any:
+        """Tell the others that this rank was here. Return the work that ends when all have been."""
+        return distributed.all_reduce(torch.zeros(1), group=self._inside, async_op=True)
+
+    def sum_hosts(self, part: torch.Tensor) -> None:
+        if self._across is not None and part.numel():
+            distributed.all_reduce(part, group=self._across)
+
+    def close(self) -> None:
+        """Let go of the groups, whose threads end with the last reference to them."""
+        self._orders.put(None)
+        self._thread.join(1.0)
+        self._inside = self._across = None
+
+    def _run(self) -> None:
+        while True:
+            order = self._orders.get()
+            if order is None:
+                return
+            action, work = order
+            try:
+                action()
+            except BaseException as cause:  # noqa: BLE001  (raised again by the thread that waits for it)
+                work.end(cause)
+            else:
+                work.end(None)
+            del order, action, work  # they hold tensors
+
+
+class Sum:
+    """The sum of one tensor: `everyones` are those of all ranks of the host, in the segment."""
+
+    def __init__(self, crew: Crew, everyones: Sequence[torch.Tensor]) -> None:
+        self._crew, self._everyones = crew, everyones
+        self.ours = everyones[crew.index]
+        size = self.ours.numel()
+        cuts = [size * place // crew.size // _ALIGNED * _ALIGNED for place in range(crew.size)] + [size]
+        self._parts = [slice(begin, end) for begin, end in zip(cuts, cuts[1:])]
+        self._over: Any = None
+
+    def ready(self) -> None:
+        """Wait until the others need the former numbers no more. Then `ours` may be written."""
+        over, self._over = self._over, None
+        if over is not None:
+            over.wait()
+
+    def start(self) -> Work:
+        """Start to replace `ours` by the sum. It must not be touched before the end of the work."""
+        return self._crew.start(self._add)
+
+    def _add(self) -> None:
+        crew = self._crew
+        mine = self._parts[crew.index]
+        crew.meet()
+        with torch.no_grad():
+            _add_up([each[mine] for each in self._everyones], self.ours[mine])
+            crew.sum_hosts(self.ours[mine])
+            crew.meet()
+            for part, theirs in zip(self._parts, self._everyones):
+                if theirs is not self.ours:
+                    self.ours[part].copy_(theirs[part])
+        self._over = crew.promise()
+
+
+def _add_up(parts: Sequence[torch.Tensor], into: torch.Tensor) -> None:
+    """Write the sum of these into the last argument, which is one of them."""
+    if len(parts) == 2:
+        torch.add(*parts, out=into)
+        return
+    for begin in range(0, len(into), _CHUNK):
+        first, *others = (each[begin : begin + _CHUNK] for each in parts)
+        total = first.clone()
+        for other in others:
+            total.add_(other)
+        into[begin : begin + _CHUNK].copy_(total)
+
+
+def gathered(world: World) -> Crew | None:
+    """Return the crew of this host. None where a rank shares its memory with no other one, or where hosts have
+    different numbers of ranks. All ranks must call this together.
+    """
+    places = world.gather(segments.place())
+    hosts = [[rank for rank, place in enumerate(places) if place == one] for one in dict.fromkeys(places)]
+    sizes = {len(host) for host in hosts}
+    if "" in places or len(sizes) > 1 or sizes == {1}:
+        return None
+    inside = across = None
+    timeout = dt.timedelta(seconds=TIMEOUT_S)
+    for host in hosts:
+        made = distributed.new_group(host, backend="gloo", timeout=timeout)
+        inside = made if world.rank in host else inside
+    for alike in zip(*hosts) if len(hosts) > 1 else ():
+        made = distributed.new_group(list(alike), backend="gloo", timeout=timeout)
+        across = made if world.rank in alike else across
+    host = next(one for one in hosts if world.rank in one)
+    return Crew(host.index(world.rank), len(host), inside, across)
+
+
+def shared(world: World, crew: Crew, tensors: Sequence[torch.Tensor]) -> list[Sum] | None:
+    """Return the sums of tensors like these, with their present values. None where there is no memory for them. All
+    ranks must call this together.
+    """
+    sizes = [-(-each.numel() * each.element_size() // _ALIGNED) * _ALIGNED for each in tensors]
+    offer: segments.Offer | None = None
+    with contextlib.suppress(OSError):
+        offer = segments.Offer(crew.size * sum(sizes)) if crew.index == 0 else None
+    told = world.gather((offer.name, offer.secret, segments.place()) if offer is not None else None)
+    memory, seen = None, False
+    opened: segments.Opened | None = None
+    with contextlib.suppress(OSError):
+        for one in told:
+            if one is not None and one[2] == segments.place() and offer is None:
+                opened = segments.Opened(one[0], one[1])
+        seen = offer is not None or opened is not None
+    agreed = all(world.gather(seen))
+    with contextlib.suppress(OSError):
+        if agreed and offer is not None:
+            offer.reserve()
+            memory = offer.map()
+    agreed = all(world.gather(agreed and (offer is None or memory is not None)))
+    with contextlib.suppress(OSError):
+        if agreed and opened is not None:
+            memory = opened.map(crew.size * sum(sizes))
+    for file in (offer, opened):
+        if file is not None:
+            file.close()
+    if not all(world.gather(memory is not None)) or memory is None:
+        return None
+    return _laid_out(crew, tensors, sizes, memory)
+
+
+def _laid_out(crew: Crew, tensors: Sequence[torch.Tensor], sizes: Sequence[int], memory: mmap.mmap) -> list[Sum]:
+    whole = torch.frombuffer(memory, dtype=torch.uint8)
+    rows = [row.split(list(sizes)) for row in whole.view(crew.size, -1)]
+    made = []
+    for number, tensor in enumerate(tensors):
+        length = tensor.numel() * tensor.element_size()
+        made.append(Sum(crew, [row[number][:length].view(tensor.dtype) for row in rows]))
+        made[-1].ours.copy_(tensor)
+    return made
