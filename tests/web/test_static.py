@@ -43,7 +43,9 @@ async def test_pages_and_files_are_compressed_and_streams_are_not(rig: browsers.
 
 
 def test_no_template_has_inline_code_or_style() -> None:
-    for path in sorted(assets.FOLDER.parent.glob("templates/*.html")):
+    found = sorted(assets.FOLDER.parent.glob("templates/**/*.html"))
+    assert found
+    for path in found:
         text = path.read_text()
         for forbidden in (" style=", "<style", " onclick", " onload", "hx-on", "| safe", "javascript:", "//cdn"):
             assert forbidden not in text, f"{path.name}: {forbidden}"

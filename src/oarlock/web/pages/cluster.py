@@ -42,7 +42,7 @@ async def show(visit: visits.Visit) -> routing.Filled:
     )
     found = [one for one in nodes if chosen["node"].casefold() in one.node.name.casefold()]
     return routing.Filled(
-        template="cluster.html",
+        template="cluster/cluster.html",
         facts={
             "chosen": chosen,
             "spans": tuple(SPANS),

@@ -65,7 +65,7 @@ async def show(visit: visits.Visit) -> routing.Filled:
     told = await _lasts(visit, found, chosen_names[:MOST_ROWS])
     ids = [job.id for job in found]
     return routing.Filled(
-        template="compare.html",
+        template="jobs/compare.html",
         facts={
             "jobs": [
                 {

@@ -42,7 +42,7 @@ async def show(visit: visits.Visit) -> routing.Filled:
     shown = [one for one in jobsections.SECTIONS if one.name in wanted or ALL in wanted]
     found = await asyncio.gather(*(one.find(visit, job) for one in shown))
     return routing.Filled(
-        template="job.html",
+        template="jobs/job.html",
         facts={
             "title": job.name,
             "job": job,
@@ -82,7 +82,7 @@ async def rank(visit: visits.Visit) -> routing.Filled:
     slow = stragglers.find(job.attempt.tasks) if job.live is not None else None
     choice = requests.LogChoice(role=str(task.role), index=task.index, tail=RANK_LINES)
     return routing.Filled(
-        template="rank.html",
+        template="jobs/rank.html",
         facts={
             "title": f"{task.name} of {job.name}",
             "job": job,

@@ -53,7 +53,7 @@ async def show(visit: visits.Visit) -> routing.Filled:
     fresh = {} if seen is None else (await _found(visit, 1, None, since=seen)).phases
     wanted = [phase for phase in phases.Phase if not chosen["phase"] or phase in chosen["phase"]]
     return routing.Filled(
-        template="jobs.html",
+        template="jobs/jobs.html",
         facts={
             "rows": [row(one, page.now) for one in page.items],
             "total": sum(page.phases.get(phase, 0) + fresh.get(phase, 0) for phase in wanted),

@@ -40,7 +40,7 @@ class Section(msgspec.Struct, frozen=True):
 
     @property
     def template(self) -> str:
-        return f"job-{self.name}.html"
+        return f"jobs/sections/{self.name}.html"
 
 
 async def _ranks(visit: visits.Visit, job: jobs.Job) -> dict[str, Any]:

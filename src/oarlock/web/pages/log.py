@@ -65,7 +65,7 @@ async def show(visit: visits.Visit) -> routing.Filled:
     facts = await asyncio.to_thread(_lines, job, page, chosen, line)
     tasks = sorted({task.name for attempt in job.attempts for task in attempt.tasks}, key=_order)
     return routing.Filled(
-        template="log.html",
+        template="jobs/log.html",
         facts={
             **facts,
             "title": f"Log of {job.name}",
@@ -90,7 +90,7 @@ async def lines(visit: visits.Visit) -> routing.Filled:
     now = (await visit.client.summaries(limit=1)).now if chosen["since"] or chosen["until"] else 0.0
     place = visit.asked("place") or "end"
     page = await visit.client.log_page(job.id, _choice(chosen, now), at=place, **counts)
-    return routing.Filled(template="loglines.html", facts=await asyncio.to_thread(_lines, job, page, chosen, ""))
+    return routing.Filled(template="jobs/loglines.html", facts=await asyncio.to_thread(_lines, job, page, chosen, ""))
 
 
 async def download(visit: visits.Visit) -> responses.StreamingResponse:

@@ -22,7 +22,8 @@ async def show(visit: visits.Visit) -> routing.Filled:
         with contextlib.suppress(errors.Unauthenticated):
             await visit.admit()  # the page says so, and uses no code
     return routing.Filled(
-        template="login.html", facts={"next": origins.local_path(visit.asked("next") or "/"), "failure": ""}
+        template="administration/login.html",
+        facts={"next": origins.local_path(visit.asked("next") or "/"), "failure": ""},
     )
 
 
@@ -39,7 +40,7 @@ async def log_in(visit: visits.Visit) -> routing.Filled | responses.Response:
         begun = await client.begin_session(visits.one(form, "secret").strip(), note if note.isprintable() else "")
     except (errors.Unauthenticated, errors.InvalidInput) as error:
         facts = {"next": following, "failure": f"{error.message} {error.hint}"}
-        return routing.Filled(template="login.html", facts=facts, status=error.status)
+        return routing.Filled(template="administration/login.html", facts=facts, status=error.status)
     finally:
         await client.close()
     return routing.to(following, visit.cookie.set(begun.secret))

@@ -46,7 +46,7 @@ async def show(visit: visits.Visit) -> routing.Filled:
     found = [name for name in names if text.casefold() in name.casefold()]
     drawn = [await visit.client.metrics(job.id, [name], points=POINTS) for name in only]  # one after the other
     return routing.Filled(
-        template="metrics.html",
+        template="jobs/metrics.html",
         facts={
             "title": f"Metrics of {job.name}",
             "job": job,

@@ -29,7 +29,7 @@ async def show(visit: visits.Visit) -> routing.Filled:
     kinds = poolscale.resources(tree.items, tree.capacity)
     scales = {kind: poolscale.scale(tree.items, tree.capacity, kind) for kind in kinds}
     return routing.Filled(
-        template="pools.html",
+        template="cluster/pools.html",
         facts={
             "rows": [
                 {
@@ -93,7 +93,7 @@ def _form(
         "present": _typed(present) if present is not None else {},
         "command": _command(name, typed) if preview is not None else "",
     }
-    return routing.Filled(template="pool.html", facts=facts, status=error.status if error is not None else 200)
+    return routing.Filled(template="cluster/pool.html", facts=facts, status=error.status if error is not None else 200)
 
 
 def _typed(pool: pools.Pool) -> dict[str, str]:

@@ -14,7 +14,7 @@ async def show(visit: visits.Visit) -> routing.Filled:
     state = await visit.client.server_state()
     now = time.time() + (visit.client.clock_skew_s() or 0.0)
     facts = {"server": visit.server, "state": state, "now": now, "refresh": REFRESH_S}
-    return routing.Filled(template="server.html", facts=facts)
+    return routing.Filled(template="administration/server.html", facts=facts)
 
 
 PAGES: tuple[routing.Page, ...] = (

@@ -12,7 +12,7 @@ from oarlock.web import routing, visits
 async def show(visit: visits.Visit) -> routing.Filled:
     found = await visit.client.sessions()
     now = time.time() + (visit.client.clock_skew_s() or 0.0)
-    return routing.Filled(template="sessions.html", facts={"sessions": found[::-1], "now": now})
+    return routing.Filled(template="administration/sessions.html", facts={"sessions": found[::-1], "now": now})
 
 
 async def end(visit: visits.Visit) -> responses.Response:

@@ -93,7 +93,7 @@ async def follow(visit: visits.Visit) -> routing.Filled:
         "may": visit.may(users.Right.USER) and not job.terminal,
         "refresh": 0 if job.terminal else 2,
     }
-    return routing.Filled(template="simulation.html", facts=facts)
+    return routing.Filled(template="cluster/simulation.html", facts=facts)
 
 
 def _offered(visit: visits.Visit) -> None:
@@ -120,7 +120,9 @@ async def _form(
         "earlier": [listed.row(one, page.now) for one in page.items],
         "local": visit.server.backend == "local",
     }
-    return routing.Filled(template="simulate.html", facts=facts, status=error.status if error is not None else 200)
+    return routing.Filled(
+        template="cluster/simulate.html", facts=facts, status=error.status if error is not None else 200
+    )
 
 
 async def _files(visit: visits.Visit, typed: dict[str, str]) -> dict[str, bytes]:

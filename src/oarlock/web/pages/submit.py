@@ -236,7 +236,7 @@ def _page(
         "hidden_lines": texts.hidden_lines(draft.text),
     }
     status = verdict.error.status if verdict.error is not None and not part and posted else 200
-    return routing.Filled(template="submitparts.html" if part else "submit.html", facts=facts, status=status)
+    return routing.Filled(template="jobs/submitparts.html" if part else "jobs/submit.html", facts=facts, status=status)
 
 
 def _shown(raw: Any, path: str) -> str:

@@ -25,7 +25,7 @@ async def show(visit: visits.Visit) -> routing.Filled:
     most = max((getattr(row, field) for row in rows), default=0.0) or 1.0
     currency = visit.server.currency
     return routing.Filled(
-        template="usage.html",
+        template="cluster/usage.html",
         facts={
             "chosen": chosen,
             "spans": tuple(SPANS),

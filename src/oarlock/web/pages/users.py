@@ -59,7 +59,9 @@ async def _revoke(visit: visits.Visit, name: str, sha256: str, *, sure: bool) ->
         raise errors.NotFound(f"{name[:100]} has no such token.", hint="It may have been revoked meanwhile.")
     if not sure:
         mine = name == visit.server.user
-        return routing.Filled(template="revoke.html", facts={"title": "Users", "token": token, "mine": mine})
+        return routing.Filled(
+            template="administration/revoke.html", facts={"title": "Users", "token": token, "mine": mine}
+        )
     await visit.client.remove_token(name, sha256)
     return routing.to(f"/users?user={name}")
 
@@ -90,7 +92,9 @@ async def _page(
         "number": secrets.token_hex(8),
         "rights": list(users.Right),
     }
-    return routing.Filled(template="users.html", facts=facts, status=error.status if error is not None else 200)
+    return routing.Filled(
+        template="administration/users.html", facts=facts, status=error.status if error is not None else 200
+    )
 
 
 PAGES: tuple[routing.Page, ...] = (
