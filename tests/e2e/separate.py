@@ -69,9 +69,7 @@ def whole(bucket: objectstores.Bucket) -> list[int]:
     return sorted(found)
 
 
-def kill_at_each_step(
-    shell: shells.Shell, bucket: objectstores.Bucket, name: str, kill: Callable[[int], None], *, image: str = ""
-) -> None:
+def kill_at_each_step(shell: shells.Shell, bucket: objectstores.Bucket, name: str, kill: Callable[[int], None]) -> None:
     """Run the job; `kill` ends a worker's pod at once. Each attempt goes on where the last whole copy was made."""
     shell.write("torn.py", TRAIN.replace("STEPS", "400"))
     env = json.dumps(dict(bucket.env))
@@ -80,7 +78,6 @@ def kill_at_each_step(
         f"""
         name: {name}
         command: python torn.py
-        {image}
         roles: {{worker: {{count: 2, cpus: 0.5}}}}
         checkpoint: {{to: {bucket.url}/kept, keep: 2}}
         max_restarts: 20

@@ -41,17 +41,24 @@ def is_mine(address: str) -> bool:
 
 @pytest.fixture
 def outside(site: Site, tmp_path: Path) -> Iterator[shells.Shell]:
-    """The shell of a user whose server runs on this machine, with TLS."""
+    with opened(
+        site, tmp_path / "outside", next(one.text for one in conftest.page() if one.file == "config.toml")
+    ) as one:
+        yield one
+
+
+@contextlib.contextmanager
+def opened(site: Site, folder: Path, settings: str) -> Iterator[shells.Shell]:
+    """Open the shell of a user whose server runs on this machine, with TLS and these settings of the page."""
     host, (port,) = address(site), apiserver.free_ports(1)
-    url, one = f"https://{host}:{port}", shells.Shell(tmp_path / "outside")
+    url, one = f"https://{host}:{port}", shells.Shell(folder)
     tls, home = one.home / "tls", one.home
     home.mkdir()
     script = str(conftest.blocks.ROOT / "deploy" / "base" / "certificate.sh")
     subprocess.run(["sh", script, str(tls), url, "localhost"], check=True, capture_output=True)
-    inside = next(block.text for block in conftest.page() if block.file == "config.toml")
     (home / "config.toml").write_text(
         f'[server]\nhost = "{host}"\nport = {port}\nurl = "{url}"\n\n'
-        + inside.replace("[kubernetes]\n", '[kubernetes]\nimage = "registry.example/oarlock:1"\n')
+        + settings.replace("[kubernetes]\n", '[kubernetes]\nimage = "registry.example/oarlock:1"\n')
     )
     files = {"TLS_CERT": tls / "server.pem", "TLS_KEY": tls / "key.pem", "TLS_CA": tls / "server.pem"}
     one.env |= {f"OARLOCK_{name}": str(path) for name, path in files.items()}
