@@ -35,6 +35,7 @@ TABLE: Mapping[str, str] = {
         " first one, and the tests keep them in memory"
     ),
     "a node of the cluster": "a machine that is itself a node of the cluster of KUBECONFIG: pods reach a server on it",
+    "mpirun": "Open MPI: as root on Debian, `apt-get install openmpi-bin`",
     "recorded workloads": (
         "the published workloads and traces. To get them:"
         " git clone --depth 1 --branch osdi21-artifact https://github.com/petuum/adaptdl &&"

@@ -517,6 +517,8 @@ class Engine:
 
         root = self._settings.home
         if self._settings.backend == configuration.KUBERNETES:
+            from oarlock.backends.kubernetes.pods import rendering
+
             return assigning.Settings(
                 server=self._settings.pods_url(self._url),
                 task_secret=self._home.task_secret(secrets.token_bytes),
@@ -524,6 +526,8 @@ class Engine:
                 checkpoints_visible=False,
                 results="oarlock:results",
                 files="oarlock:files",
+                shell=rendering.SHELL,
+                shell_server=rendering.SHELL_SERVER,
                 orphan_timeout_s=ORPHAN_TIMEOUT_S,
             )
         return assigning.Settings(

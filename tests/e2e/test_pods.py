@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from collections.abc import Callable, Iterator
 import httpx
 import pytest
 import yaml
-from tests import objectstores
+from tests import needs, objectstores
 from tests.backends.kubernetes import apiserver, test_rendering
 from tests.backends.kubernetes.apiserver import api_server  # noqa: F401  (a fixture)
 from tests.e2e import pods, test_checkpoints, test_files, test_life
@@ -312,6 +313,24 @@ def test_a_command_runs_inside_a_running_task(shell: pods.PodShell) -> None:
     assert done.stdout.split() == [shell.job("looked-into")["id"], "waits.py"]
     shell.do("cancel", "looked-into")
     shell.wait_phase("looked-into", "CANCELED")
+
+
+@needs.mark("mpirun", there=shutil.which("mpirun") is not None)
+def test_mpirun_starts_ranks_in_the_pods_of_the_workers(shell: pods.PodShell) -> None:
+    """There is no sshd: the agents start its daemons."""
+    done = shell.do(
+        "run", "--framework", "mpi", "--image", "registry.example/mpi:1", "--workers", "2", "--name", "ranks",
+        "--env", "OMPI_ALLOW_RUN_AS_ROOT=1", "--env", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1", "--",
+        "mpirun", "sh", "-c",
+        "echo rank $OMPI_COMM_WORLD_RANK of $OMPI_COMM_WORLD_SIZE in $OARLOCK_ROLE $OARLOCK_INDEX",
+    )  # fmt: skip
+    said = sorted(line for line in done.stdout.splitlines() if "rank" in line)
+    assert [line[line.index("rank") :] for line in said] == ["rank 0 of 2 in worker 0", "rank 1 of 2 in worker 1"]
+    shell.do(
+        "run", "--framework", "mpi", "--image", "registry.example/mpi:1", "--workers", "2", "--name", "fails",
+        "--env", "OMPI_ALLOW_RUN_AS_ROOT=1", "--env", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1", "--max-restarts", "0", "--",
+        "mpirun", "sh", "-c", "exit $((OMPI_COMM_WORLD_RANK * 7))", code=7,
+    )  # fmt: skip
 
 
 def test_a_field_that_pods_do_not_have_is_refused(shell: pods.PodShell) -> None:

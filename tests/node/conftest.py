@@ -26,7 +26,7 @@ CLUSTER = os.environ.get("TEST_CLUSTER", "")
 """The program that made the cluster (`cluster.sh`), if images may be loaded with it."""
 KEPT = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "oarlock-images"
 """The folder of `images.sh`."""
-IMAGES = {f"registry.example/{name}:1" for name in ("oarlock", "torch-cpu", "plain", "static")}
+IMAGES = {f"registry.example/{name}:1" for name in ("oarlock", "torch-cpu", "plain", "static", "mpi")}
 SERVER, JOBS = "oarlock", "oarlock-jobs"
 URL = "https://localhost:7443"
 PATIENCE_S = 600

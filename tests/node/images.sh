@@ -87,5 +87,6 @@ if [[ $cluster == again ]]; then
 fi
 small plain # it also makes the base of the others
 small static
+small mpi
 large server oarlock pyproject.toml src
 large torch-cpu torch-cpu

@@ -145,6 +145,36 @@ def test_an_image_of_one_static_program_can_be_killed(site: Site) -> None:
     assert "wait in an image with one file" in site.do("logs", "tiny-waits").stdout
 
 
+def test_an_mpi_job_computes_over_two_pods(site: Site) -> None:
+    """The image has Open MPI, and no sshd. A failing rank gives the job its code."""
+    site.write(
+        "mpi.yaml",
+        """
+        name: ranks
+        framework: mpi
+        image: registry.example/mpi:1
+        command: mpirun python3 /sum.py
+        roles: {worker: {count: 2, cpus: 0.5, memory: 128Mi}}
+        """,
+    )
+    said = site.do("submit", "mpi.yaml", "--follow").stdout
+    found = sorted(re.findall(r"rank \d of 2 in worker \d has the sum \d", said))
+    assert found == ["rank 0 of 2 in worker 0 has the sum 3", "rank 1 of 2 in worker 1 has the sum 3"], said
+    site.write(
+        "mpi-fails.yaml",
+        """
+        name: ranks-fail
+        framework: mpi
+        image: registry.example/mpi:1
+        command: mpirun sh -c 'exit $((OMPI_COMM_WORLD_RANK * 7))'
+        roles: {worker: {count: 2, cpus: 0.5, memory: 128Mi}}
+        max_restarts: 0
+        """,
+    )
+    site.do("submit", "mpi-fails.yaml", "--follow", code=7)
+    gone(site)
+
+
 def test_a_command_runs_inside_a_task(site: Site) -> None:
     site.write(
         "looked-into.yaml",

@@ -19,6 +19,14 @@ def main(arguments: list[str]) -> int:
         from oarlock.agent import reach
 
         return reach.reach(arguments[2], float(arguments[3]))
+    if len(arguments) > 4 and arguments[1] == "--shell":
+        from oarlock.agent import assignment, remoteshell
+
+        return remoteshell.shell(assignment.read(arguments[2]), arguments[3], arguments[4:])
+    if len(arguments) == 3 and arguments[1] == "--serve-shell":
+        from oarlock.agent import assignment, remoteshell
+
+        return remoteshell.serve(assignment.read(arguments[2]))
     if len(arguments) != 2:
         sys.stderr.write("usage: python3 -I agent.pyz TASK_DIRECTORY\n")
         return 64

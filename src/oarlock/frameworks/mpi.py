@@ -7,6 +7,8 @@ address are one line, since there `mpirun` starts the processes itself.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from oarlock.frameworks import clusters
@@ -34,11 +36,26 @@ def environment(cluster: clusters.Cluster, member: clusters.Member, process: int
     path = f"{{task_dir}}/{HOSTFILE}"
     slots = sum(worker.nproc for worker in cluster.of(roles.RoleName.WORKER))
     return {
+        "OARLOCK_ADDRESS": member.address,
         "OARLOCK_HOSTFILE": path,
         "OARLOCK_SLOTS": str(slots),
         "OMPI_MCA_orte_default_hostfile": path,
         "PRTE_MCA_prte_default_hostfile": path,
         "HYDRA_HOST_FILE": path,
+    }
+
+
+def remote(shell: Sequence[str]) -> dict[str, str]:
+    """Return the variables with which the launcher reaches tasks at other addresses: `shell` in the place of ssh.
+
+    Every daemon is started by the launcher itself, since no worker has the shell.
+    """
+    agent = " ".join(shell)
+    return {
+        "OMPI_MCA_plm_rsh_agent": agent,
+        "OMPI_MCA_plm_rsh_no_tree_spawn": "1",
+        "PRTE_MCA_plm_ssh_agent": agent,
+        "PRTE_MCA_plm_ssh_no_tree_spawn": "1",
     }
 
 

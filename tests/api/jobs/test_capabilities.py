@@ -26,7 +26,6 @@ def spec(fields: dict[str, Any]) -> jobfile.JobSpec:
         ({"results": "file:///out", "volumes": [{"claim": "c", "mount": "/outer"}]}, "results"),
         ({"checkpoint": {"every": "5m"}}, "checkpoint"),
         ({"checkpoint": {"to": "/c"}}, "checkpoint.to"),
-        ({"framework": "mpi", "roles": {"launcher": {}, "worker": {}}}, "framework"),
         ({"roles": {"worker": {"gpus": 0.5}}}, "roles.worker.gpus"),
         ({"framework": "jax"}, "image"),
     ],
@@ -50,6 +49,7 @@ def test_pods_refuse_what_they_cannot_honour(fields: dict[str, Any], path: str) 
         {"topology": {"same": "rack"}},
         {"checkpoint": {"to": "/c/here", "every": "5m"}, "volumes": [{"claim": "c", "mount": "/c"}]},
         {"checkpoint": {"to": "s3://b/c", "every": "5m"}},
+        {"framework": "mpi", "image": "registry.example/mpi:1", "roles": {"launcher": {}, "worker": {}}},
         {"roles": {"worker": {"count": 2, "min": 1, "max": 4}}},
     ],
 )

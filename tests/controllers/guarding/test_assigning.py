@@ -99,6 +99,18 @@ def test_tasks_without_a_common_directory_store_their_own_shards() -> None:
     assert "OARLOCK_CHECKPOINTS_SEPARATE" not in told(job("{checkpoint: {to: 's3://b'}}")).env
 
 
+def test_the_launcher_of_mpi_reaches_workers_elsewhere_by_our_shell() -> None:
+    pods = msgspec.structs.replace(SETTINGS, shell=("agent", "--shell"), shell_server=("agent", "--serve-shell"))
+    gang = job("{framework: mpi, roles: {launcher: {cpus: 0}, worker: {count: 2}}}")
+    launcher, worker = (told(gang, role, settings=pods) for role in ("launcher", "worker"))
+    assert launcher.env["OMPI_MCA_plm_rsh_agent"] == "agent --shell"
+    assert (worker.command, launcher.command) == (("agent", "--serve-shell"), gang.spec.command)
+    assert worker.env["OARLOCK_SHELL_TOKEN"] == launcher.env["OARLOCK_SHELL_TOKEN"]
+    here = told(gang, "worker")
+    assert "OARLOCK_SHELL_TOKEN" not in here.env
+    assert here.command != worker.command
+
+
 def test_results_of_several_tasks_do_not_meet() -> None:
     spec = "{results: s3://b/out/, roles: {chief: {}, worker: {count: 2}}}"
     places = {told(job(spec), role, index).uploads.to for role, index in (("chief", 0), ("worker", 0), ("worker", 1))}

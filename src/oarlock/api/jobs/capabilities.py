@@ -69,6 +69,7 @@ PODS: frozenset[Capability] = frozenset(
         Capability.RESULTS,
         Capability.FILES,
         Capability.TENSORBOARD,
+        Capability.MPI,
     }
 )
 """Capabilities of the Kubernetes backend, whatever the cluster."""

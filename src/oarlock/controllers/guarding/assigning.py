@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from oarlock.frameworks import mpi
 from oarlock.spec import attempts, holdings, jobfile, jobs, roles
 from oarlock.spec.checkpoints import checkpointlocations
 from oarlock.spec.cluster import nodes
@@ -38,6 +39,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     helper: tuple[str, ...] = ()
     train_path: str | None = None
     hook_path: str | None = None
+    shell: tuple[str, ...] = ()  # runs the words after it in the task at an address, as ssh does
+    shell_server: tuple[str, ...] = ()  # the process of a worker that runs them
     orphan_timeout_s: float | None = None
     spool_bytes: int = 1 << 30
 
@@ -76,7 +79,7 @@ def assignment(
         requirements=spec.dependencies,
         environments=settings.environments,
         helper=settings.helper,
-        command=_command(spec, task.role),
+        command=_command(spec, task.role, settings),
         nproc=1 if _holds_slots(spec, task.role) else spec.roles[task.role].nproc,
         env=_environment(job, attempt, task, settings, share_milli) | _gpu_type(task, node),
         path_env=job.shell,
@@ -108,9 +111,9 @@ def limit(spec: jobfile.JobSpec, role: roles.RoleName, gang: Iterable[attempts.T
     return holdings.Resources(cpus_milli=cpus, memory_bytes=memory)
 
 
-def _command(spec: jobfile.JobSpec, role: roles.RoleName) -> str | tuple[str, ...]:
+def _command(spec: jobfile.JobSpec, role: roles.RoleName, settings: Settings) -> str | tuple[str, ...]:
     if _holds_slots(spec, role):
-        return _HOLD
+        return settings.shell_server or _HOLD
     return _SERVE if role is roles.RoleName.PS and jobfile.serves(spec) else spec.command
 
 
@@ -169,6 +172,10 @@ def _environment(
         env["OARLOCK_STRATEGY"] = msgspec.json.encode(job.spec.strategy).decode()
     if jobfile.serves(job.spec):
         env["OARLOCK_SERVERS_TOKEN"] = tasktokens.of_attempt(settings.task_secret, job.id, attempt)
+    if settings.shell and _holds_slots(job.spec, _WORKER):
+        env["OARLOCK_SHELL_TOKEN"] = tasktokens.of_attempt(settings.task_secret, job.id, attempt)
+        if task.role is roles.RoleName.LAUNCHER:
+            env = mpi.remote(settings.shell) | env
     if job.spec.batch is not None:
         env["OARLOCK_BATCH_SIZE"] = str(job.spec.batch.size)
     live = job.live

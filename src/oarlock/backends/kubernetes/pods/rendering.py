@@ -59,6 +59,10 @@ _PYTHON = (f"{RUNTIME}/lib/loader", "--library-path", f"{RUNTIME}/lib", f"{RUNTI
 _AGENT = (*_PYTHON, f"{RUNTIME}/agent.pyz", TASK_DIRECTORY)
 INSIDE = (*_PYTHON, f"{RUNTIME}/agent.pyz", "--inside", TASK_DIRECTORY)
 """Begins a command in the environment of the task's processes."""
+SHELL = (*_PYTHON, f"{RUNTIME}/agent.pyz", "--shell", TASK_DIRECTORY)
+"""Begins the address of a task and a command to run there, in the place of ssh."""
+SHELL_SERVER = (*_PYTHON, f"{RUNTIME}/agent.pyz", "--serve-shell", TASK_DIRECTORY)
+"""The process of a worker of MPI, which runs the launcher's commands."""
 
 PYTHON = "/opt/oarlock/venv/bin/python"
 """The interpreter of the server's image, which has Oarlock's packages."""

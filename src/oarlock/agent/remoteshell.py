@@ -1,0 +1,145 @@
+"""The remote shell of MPI jobs: `mpirun` in the launcher's pod starts its daemons in the worker pods.
+
+    agent.pyz --shell DIR HOST COMMAND...   in place of ssh: run the command by `sh` in the task at HOST
+    agent.pyz --serve-shell DIR             the process of a worker: run such commands, until the task ends
+
+The worker listens on the first port of its task. The two share a token of the attempt. The worker sends a nonce, and
+takes one command whose HMAC over nonce and command holds; output comes back in frames, then the exit status. The token
+itself is never sent. Where the connection ends early, the command's processes are killed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import secrets
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from oarlock.agent.assignment import Assignment
+
+TOKEN = "OARLOCK_SHELL_TOKEN"
+OUT, ERR, EXIT = 1, 2, 3
+HEADER = struct.Struct("!BI")
+NONCE_BYTES = 32
+COMMAND_BYTES = 1 << 20
+READ_BYTES = 1 << 16
+HANDSHAKE_S = 10.0
+PATIENCE_S = 60.0  # for a worker whose process has not started yet
+AGAIN_S = 0.2
+FAILED = 255  # the code that ssh has for its own failures
+
+
+def serve(task: Assignment) -> int:
+    """Run commands for the launcher until this process is killed."""
+    token = task.env[TOKEN].encode()
+    with socket.create_server((task.address, task.ports[0])) as listener:
+        while True:
+            connection, _ = listener.accept()
+            threading.Thread(target=_answer, args=(connection, token), daemon=True).start()
+
+
+def _answer(connection: socket.socket, token: bytes) -> None:
+    with connection:
+        try:
+            command = _hear(connection, token)
+            if command is not None:
+                _run(connection, command)
+        except OSError:
+            pass  # the other side has gone
+
+
+def _hear(connection: socket.socket, token: bytes) -> str | None:
+    """Return the command, or None if it does not come from the launcher of this attempt."""
+    connection.settimeout(HANDSHAKE_S)
+    nonce = secrets.token_bytes(NONCE_BYTES)
+    connection.sendall(nonce)
+    proof = _exactly(connection, hashlib.sha256().digest_size)
+    (length,) = struct.unpack("!I", _exactly(connection, 4))
+    if length > COMMAND_BYTES:
+        return None
+    said = _exactly(connection, length)
+    connection.settimeout(None)
+    return str(json.loads(said.decode())) if hmac.compare_digest(proof, _proof(token, nonce, said)) else None
+
+
+def _proof(token: bytes, nonce: bytes, said: bytes) -> bytes:
+    return hmac.new(token, nonce + said, hashlib.sha256).digest()
+
+
+def _run(connection: socket.socket, command: str) -> None:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        ["sh", "-c", command], stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, start_new_session=True
+    ) as child:
+        assert child.stdout is not None
+        assert child.stderr is not None
+        kinds = {child.stdout.fileno(): OUT, child.stderr.fileno(): ERR}
+        try:
+            while kinds:
+                ready, _, _ = select.select([*kinds, connection.fileno()], [], [])
+                if connection.fileno() in ready:  # nothing more is said: its end has come
+                    raise ConnectionAbortedError
+                for fd in ready:
+                    data = os.read(fd, READ_BYTES)
+                    if data:
+                        connection.sendall(HEADER.pack(kinds[fd], len(data)) + data)
+                    else:
+                        del kinds[fd]
+            code = child.wait()
+        except OSError:
+            os.killpg(child.pid, signal.SIGKILL)
+            raise
+    connection.sendall(HEADER.pack(EXIT, code if code >= 0 else 128 - code))
+
+
+def shell(task: Assignment, host: str, words: list[str]) -> int:
+    """Run the words, joined as ssh joins them, in the task at `host`. Return the command's status; 255 as ssh."""
+    try:
+        with _connected(host, task.ports[0]) as connection:
+            nonce = _exactly(connection, NONCE_BYTES)
+            said = json.dumps(" ".join(words)).encode()
+            proof = _proof(task.env[TOKEN].encode(), nonce, said)
+            connection.sendall(proof + struct.pack("!I", len(said)) + said)
+            while True:
+                kind, size = HEADER.unpack(_exactly(connection, HEADER.size))
+                if kind == EXIT:
+                    return int(size)
+                data = _exactly(connection, size)
+                stream = sys.stdout if kind == OUT else sys.stderr
+                stream.buffer.write(data)
+                stream.buffer.flush()
+    except (OSError, KeyError) as error:
+        sys.stderr.write(f"oarlock: the task at {host} cannot run a command: {error!r}\n")
+        return FAILED
+
+
+def _connected(host: str, port: int) -> socket.socket:
+    until = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return socket.create_connection((host, port))
+        except ConnectionRefusedError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(AGAIN_S)
+
+
+def _exactly(connection: socket.socket, size: int) -> bytes:
+    parts = b""
+    while len(parts) < size:
+        part = connection.recv(min(READ_BYTES, size - len(parts)))
+        if not part:
+            raise ConnectionResetError("the connection ended")
+        parts += part
+    return parts
