@@ -128,16 +128,32 @@ def helper(folder: Path, body: str) -> list[str]:
     return [sys.executable, str(path)]
 
 
-def test_data_environment_and_results_are_the_helpers(rig):
+PYTHON = """#!/bin/sh
+echo "python $OF_THE_SHELL $INDEX" >> $TMP_LOG
+case "$*" in
+*"-m venv"*) for place; do :; done; mkdir -p $place/bin; cp "$0" $place/bin/python ;;
+*"-I -c"*) echo '{"version": "3", "prefix": "/u", "base": "/u", "paths": []}' ;;
+*"pip install"*) echo "$SAID"; [ -z "$SAID" ] ;;
+esac
+"""
+
+
+def python(folder: Path) -> str:
+    """Make a Python that makes environments of nothing, and return its folder."""
+    path = folder / "bin" / "python"
+    path.parent.mkdir()
+    path.write_text(PYTHON)
+    path.chmod(0o755)
+    return str(path.parent)
+
+
+def test_data_and_results_are_the_helpers_and_the_environment_is_the_agents(rig):
     body = """
 log = open(os.environ['TMP_LOG'], 'a')
 print(verb, *args, file=log)
 if verb == 'fetch':
     os.makedirs(args[1]); open(args[1] + '/rows', 'w').write('1 2 3')
     print('with', os.environ.get('BUCKET_KEY'), file=log)
-elif verb == 'environment':
-    venv = args[3] + '/e1'; os.makedirs(venv + '/bin'); print('building'); print(venv)
-    print(os.environ['OF_THE_SHELL'], file=log)
 elif verb == 'store':
     print(sorted(os.listdir(args[0])), os.environ.get('BUCKET_KEY'), file=log)
 """
@@ -151,7 +167,13 @@ elif verb == 'store':
     rig.begin(
         "cat data/rows; echo $VIRTUAL_ENV $PATH; echo out > $OARLOCK_RESULTS/out; "
         "for _ in $(seq 30000); do [ -e $OUTSIDE/go ] && break; sleep 0.01; done",
-        path_env={"PATH": os.environ["PATH"], "OF_THE_SHELL": "yes", "OUTSIDE": str(rig.outside)},
+        path_env={
+            "PATH": f"{python(rig.outside)}:{os.environ['PATH']}",
+            "OF_THE_SHELL": "yes",
+            "OUTSIDE": str(rig.outside),
+            "TMP_LOG": str(log),
+        },
+        env={"INDEX": "mirror"},
         snapshot=digest,
         helper=argv,
         downloads=[{"source": "s3://bucket/rows", "mount": "data"}],
@@ -163,22 +185,19 @@ elif verb == 'store':
     (rig.outside / "go").touch()
     record = rig.finish()
     assert record["reason"] == "exited", record
-    task, envs = rig.directory, rig.outside / "envs"
+    task, (made,) = rig.directory, [path for path in (rig.outside / "envs").iterdir() if path.is_dir()]
     assert log.read_text().splitlines() == [
         f"fetch s3://bucket/rows {task}/code/data",
         "with hush-hush",
-        f"environment --requirements {task}/code/requirements.txt --cache {envs}",
-        "yes",
+        *["python yes mirror"] * 4,  # what it is, venv, whether there is a pip, and pip
         f"store {task}/results s3://bucket/out",
         "['out'] hush-hush",
     ]
-    assert rig.server.logs["stdout.0"].decode().startswith(f"1 2 3{envs}/e1 {envs}/e1/bin:")
+    assert rig.server.logs["stdout.0"].decode().startswith(f"1 2 3{made} {made}/bin:")
     assert rig.server.phases() == ["DOWNLOADING", "PROCESSING", "STORING"]
 
 
-@pytest.mark.parametrize(
-    ("verb", "reason"), [("fetch", "download_failed"), ("environment", "environment_failed"), ("store", "store_failed")]
-)
+@pytest.mark.parametrize(("verb", "reason"), [("fetch", "download_failed"), ("store", "store_failed")])
 def test_a_helper_that_fails_gives_the_reason_and_its_last_words(rig, verb, reason):
     blob = packed({"requirements.txt": b"numpy\n"})
     digest = "sha256:" + hashlib.sha256(blob).hexdigest()
@@ -190,7 +209,6 @@ def test_a_helper_that_fails_gives_the_reason_and_its_last_words(rig, verb, reas
         snapshot=digest,
         helper=helper(rig.outside, body),
         downloads=[{"source": "s3://bucket/rows", "mount": "data"}],
-        requirements="requirements.txt",
         uploads={"source": "results", "to": "s3://bucket/out"},
     )
     assert record["reason"] == reason
@@ -199,6 +217,28 @@ def test_a_helper_that_fails_gives_the_reason_and_its_last_words(rig, verb, reas
     logged = rig.server.logs.get("stderr.0", b"").decode()
     assert verb == "store" or logged == record["detail"] + "\n", "people look into the log"
     assert rig.server.exits() == [record]
+
+
+def test_an_environment_that_cannot_be_made_gives_the_reason_and_pips_last_words(rig):
+    blob = packed({"requirements.txt": b"nump\n"})
+    digest = "sha256:" + hashlib.sha256(blob).hexdigest()
+    rig.server.blobs[digest] = blob
+    record = rig.run(
+        "echo ran > $OUTSIDE/ran",
+        snapshot=digest,
+        requirements="requirements.txt",
+        path_env={
+            "PATH": f"{python(rig.outside)}:{os.environ['PATH']}",
+            "TMP_LOG": str(rig.outside / "log"),
+            "SAID": "No matching distribution found for nump",
+            "OUTSIDE": str(rig.outside),
+        },
+    )
+    assert record["reason"] == "environment_failed"
+    assert record["detail"].startswith("environment failed with code 1: ")
+    assert record["detail"].endswith("requirements.txt` failed:\nNo matching distribution found for nump")
+    assert not (rig.outside / "ran").exists()
+    assert rig.server.logs["stderr.0"].decode() == record["detail"] + "\n", "people look into the log"
 
 
 def test_what_a_helper_said_last_is_told_whole(rig):

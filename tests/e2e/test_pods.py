@@ -17,7 +17,7 @@ import yaml
 from tests import needs, objectstores
 from tests.backends.kubernetes import apiserver, test_rendering
 from tests.backends.kubernetes.apiserver import api_server  # noqa: F401  (a fixture)
-from tests.e2e import pods, test_checkpoints, test_files, test_life
+from tests.e2e import pods, test_checkpoints, test_files, test_life, test_surroundings
 from tests.e2e import shell as shells
 
 from oarlock.backends.kubernetes import examining
@@ -303,6 +303,28 @@ def test_data_that_cannot_be_had_fails_the_job_with_the_reason(
         code=1,
     )
     assert "there is nothing at" in done.stderr
+
+
+def test_dependencies_are_installed_once_for_the_jobs_of_a_user(shell: pods.PodShell) -> None:
+    """The task's own container installs them, on the claim of the installation."""
+    wheels = shell.home.parent / "wheels"
+    wheels.mkdir()
+    test_surroundings.wheel(wheels, "oarlock_test_greeting", "greeting = 'hello from a package'")
+    shell.write("requirements.txt", f"--no-index\n--find-links {wheels}\noarlock-test-greeting\n")
+    say = ["python", "-c", "import oarlock_test_greeting as g; print(g.greeting)"]
+    first = shell.do("run", "--workers", "2", "--dependencies", "requirements.txt", "--", *say)
+    assert first.stdout.count("hello from a package") == 2
+    for wheel in wheels.iterdir():
+        wheel.unlink()  # a second installation would fail
+    again = shell.do("run", "--dependencies", "requirements.txt", "--", *say)
+    assert "hello from a package" in again.stdout
+    owners = shell.cluster.folder / "claims" / "checkpoints" / "environments"
+    (made,) = [path for path in owners.glob("*/*") if path.is_dir()]
+    assert (made / "bin" / "python").exists()
+
+
+def test_dependencies_that_cannot_be_had_are_named(shell: pods.PodShell) -> None:
+    test_surroundings.test_dependencies_that_cannot_be_had_are_named(shell)
 
 
 def test_a_command_runs_inside_a_running_task(shell: pods.PodShell) -> None:

@@ -37,7 +37,7 @@ def test_a_laptop_plays_a_cluster(fresh: shells.Shell) -> None:
 def test_dependencies_are_installed_once_for_each_content(fresh: shells.Shell) -> None:
     wheels = fresh.home.parent / "wheels"
     wheels.mkdir()
-    _wheel(wheels, "oarlock_test_greeting", "greeting = 'hello from a package'")
+    wheel(wheels, "oarlock_test_greeting", "greeting = 'hello from a package'")
     fresh.write("requirements.txt", f"--no-index\n--find-links {wheels}\noarlock-test-greeting\n")
     say = ["python", "-c", "import oarlock_test_greeting as g; print(g.greeting)"]
     first = fresh.do("run", "--workers", "2", "--dependencies", "requirements.txt", "--", *say)
@@ -57,7 +57,7 @@ def test_dependencies_that_cannot_be_had_are_named(fresh: shells.Shell) -> None:
     assert "no-such-package-anywhere" in done.stderr
 
 
-def _wheel(folder: Path, name: str, text: str) -> None:
+def wheel(folder: Path, name: str, text: str) -> None:
     """A wheel by hand: a module and the three files that every wheel has."""
     info = f"{name}-1.0.dist-info"
     files = {

@@ -27,6 +27,10 @@ def main(arguments: list[str]) -> int:
         from oarlock.agent import assignment, remoteshell
 
         return remoteshell.serve(assignment.read(arguments[2]))
+    if len(arguments) == 4 and arguments[1] == "--environment":
+        from oarlock.agent.transfers import virtualenvs
+
+        return virtualenvs.main(arguments[2], arguments[3])
     if len(arguments) != 2:
         sys.stderr.write("usage: python3 -I agent.pyz TASK_DIRECTORY\n")
         return 64

@@ -6,7 +6,6 @@ image.
     prune URL --keep N [--memory FILE]
     complete DIR URL [--memory FILE]
     keep DIR URL --baseline FILE [--ignore PATTERN]...
-    environment --requirements FILE --cache DIR [--python PYTHON]
     --task DIR serve MAILBOX
 
 The result is the last line on stdout; `reporting.py` describes stderr. The exit code is the error's: 2 if the request
@@ -62,18 +61,14 @@ def answer(asked: argparse.Namespace) -> str:
         from oarlock.data.checkpoints import pruning
 
         return json.dumps(msgspec.to_builtins(pruning.run(asked.url, asked.keep, asked.memory)))
-    if asked.command == "complete":
-        from oarlock.data.checkpoints import completing
+    from oarlock.data.checkpoints import completing
 
-        return str(completing.run(asked.directory, asked.url, asked.memory))
-    from oarlock.data.transfers import virtualenvs
-
-    return str(virtualenvs.run(asked.requirements, asked.cache, asked.python))
+    return str(completing.run(asked.directory, asked.url, asked.memory))
 
 
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
-        prog="python -m oarlock.data", description="Fetch data, store results, make environments."
+        prog="python -m oarlock.data", description="Fetch data, store results and checkpoints."
     )
     top.add_argument(
         "--home",
@@ -107,12 +102,6 @@ def parser() -> argparse.ArgumentParser:
     completing.add_argument("directory", metavar="DIR")
     completing.add_argument("url", metavar="URL")
     completing.add_argument("--memory", metavar="FILE", type=Path, help="file that records which copies were read")
-    making = commands.add_parser(
-        "environment", help="make a virtual environment, once for each content of the requirements"
-    )
-    making.add_argument("--requirements", metavar="FILE", required=True)
-    making.add_argument("--cache", metavar="DIR", required=True)
-    making.add_argument("--python", metavar="PYTHON", help="the job's Python [default: the first on PATH]")
     return top
 
 

@@ -21,7 +21,6 @@ def spec(fields: dict[str, Any]) -> jobfile.JobSpec:
     ("fields", "path"),
     [
         ({"data": [{"source": "s3://b/d", "mount": "d"}, {"source": "/d", "mount": "e"}]}, "data[1].source"),
-        ({"dependencies": "requirements.txt"}, "dependencies"),
         ({"results": "/out"}, "results"),
         ({"results": "file:///out", "volumes": [{"claim": "c", "mount": "/outer"}]}, "results"),
         ({"checkpoint": {"every": "5m"}}, "checkpoint"),

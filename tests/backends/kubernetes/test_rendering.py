@@ -9,6 +9,7 @@ import base64
 import copy
 import json
 import os
+import re
 from pathlib import Path
 
 import msgspec
@@ -125,6 +126,47 @@ def test_a_job_reads_the_folder_of_the_job_that_it_continues(continues: str, oth
         assert mine == {"name": "checkpoints", "mountPath": "/ckpt/j-0abc", "subPath": "j-0abc"}
         assert [mount["mountPath"] for mount in rest] == others
         assert all(mount["readOnly"] and mount["subPath"] == "j-0old" for mount in rest)
+
+
+@pytest.mark.parametrize(
+    ("owner", "folder"),
+    [
+        ("ann", "environments/ann"),
+        ("ann@example.com", "environments/ann@example.com"),
+        ("..", ""),
+    ],
+)
+def test_environments_of_dependencies_are_shared_by_the_jobs_of_one_user_alone(owner: str, folder: str) -> None:
+    """An environment is code: a job must not write one that a job of another user runs."""
+    claimed = msgspec.structs.replace(SITE, checkpoint_claim="checkpoints")
+    one = launch(requirements="requirements.txt", container=backends.Container(owner=owner))
+    pod = rendering.pod(one, claimed, "s")
+    mounts = {
+        container["name"]: [
+            mount for mount in container["volumeMounts"] if mount["mountPath"] == "/oarlock/environments"
+        ]
+        for container in pod["spec"]["containers"]
+    }
+    (mount,) = mounts["task"]
+    assert mounts["helper"] == []
+    if owner == "..":
+        folder = mount["subPath"]
+        assert re.fullmatch("environments/[0-9a-f]{64}", folder)
+    assert mount == {"name": "checkpoints", "mountPath": "/oarlock/environments", "subPath": folder}
+    (init,) = pod["spec"]["initContainers"]
+    assert init["command"][-1].endswith(f" && mkdir -p /oarlock/claim/j-0abc /oarlock/claim/{folder}")
+    assert told_to(one, claimed)["environments"] == "/oarlock/environments"
+
+
+def test_without_a_claim_the_environment_ends_with_the_pod() -> None:
+    one = launch(requirements="requirements.txt")
+    assert told_to(one, SITE)["environments"] is None
+    assert "environments" not in json.dumps(rendering.pod(one, SITE, "s"))
+
+
+def told_to(one: backends.TaskLaunch, there: site.Site) -> dict[str, object]:
+    ((secret, _),) = rendering.secrets([one], there)
+    return dict(json.loads(base64.b64decode(secret["data"][rendering.item(one.key)])))
 
 
 @pytest.mark.parametrize("name", CASES)

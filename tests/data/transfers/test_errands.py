@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import functools
 import hashlib
 import http.server
@@ -14,7 +13,6 @@ import signal
 import subprocess
 import sys
 import threading
-import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -22,7 +20,7 @@ from typing import Any, ClassVar
 import pytest
 from tests import objectstores
 
-from oarlock.data.transfers import fetch, places, upload, virtualenvs, weblinks
+from oarlock.data.transfers import fetch, places, upload, weblinks
 from oarlock.spec import errors
 from oarlock.spec.hints import extras
 
@@ -386,141 +384,6 @@ class TestStoring:
 
     def test_a_directory_that_is_none(self, work: Path) -> None:
         assert errand("store", work / "missing", f"file://{work}/out").error["code"] == "invalid_input"
-
-
-def wheel(folder: Path, name: str, version: str) -> Path:
-    """The smallest wheel: one module that knows its version."""
-    folder.mkdir(exist_ok=True)
-    path = folder / f"{name}-{version}-py3-none-any.whl"
-    info = f"{name}-{version}.dist-info"
-    files = {
-        f"{name}.py": f"version = {version!r}\n",
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
-        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    }
-    digests = {
-        file: base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
-        for file, text in files.items()
-    }
-    record = "".join(f"{file},sha256={digests[file]},{len(text)}\n" for file, text in files.items())
-    with zipfile.ZipFile(path, "w") as archive:
-        for file, text in files.items():
-            archive.writestr(file, text)
-        archive.writestr(f"{info}/RECORD", f"{record}{info}/RECORD,,\n")
-    return path
-
-
-@pytest.fixture
-def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """pip finds packages here and nowhere else."""
-    wheel(tmp_path / "wheels", "oarprobe", "1.0")
-    wheel(tmp_path / "wheels", "oarprobe", "2.0")
-    for name, value in {
-        "PIP_NO_INDEX": "1",
-        "PIP_FIND_LINKS": str(tmp_path / "wheels"),
-        "PIP_CONFIG_FILE": os.devnull,
-    }.items():
-        monkeypatch.setenv(name, value)
-    return tmp_path / "wheels"
-
-
-def version_in(place: str) -> str:
-    program = "import oarprobe, msgspec; print(oarprobe.version)"  # msgspec: a package of the outer environment
-    done = subprocess.run([f"{place}/bin/python", "-c", program], capture_output=True, text=True, timeout=280)
-    return done.stdout.strip() or done.stderr
-
-
-class TestEnvironments:
-    def make(self, requirements: Path, cache: Path) -> Done:
-        return errand("environment", "--requirements", requirements, "--cache", cache, "--python", sys.executable)
-
-    @pytest.mark.long
-    def test_once_for_a_content(self, index: Path, work: Path) -> None:
-        cache = work / "cache"
-        first = fill(work, {"requirements.txt": "oarprobe==1.0\n"}) / "requirements.txt"
-        done = self.make(first, cache)
-        assert done.code == 0, done.said
-        assert version_in(done.result) == "1.0"
-        assert any("Installing" in said["detail"] for said in done.said)
-        index.rename(index.with_name("gone"))
-        copy = fill(work / "other", {"deps.txt": "oarprobe==1.0\n"}) / "deps.txt"
-        again = self.make(copy, cache)
-        assert (again.code, again.result) == (0, done.result)
-        index.with_name("gone").rename(index)
-        copy.write_text("oarprobe==2.0\n")
-        other = self.make(copy, cache)
-        assert other.result != done.result
-        assert version_in(other.result) == "2.0"
-
-    def test_tasks_at_once_install_once(self, index: Path, work: Path) -> None:
-        requirements = fill(work, {"requirements.txt": "oarprobe\n"}) / "requirements.txt"
-        command = [
-            "environment",
-            "--requirements",
-            str(requirements),
-            "--cache",
-            str(work / "c"),
-            "--python",
-            sys.executable,
-        ]
-        processes = [
-            subprocess.Popen(
-                [sys.executable, "-m", "oarlock.data", *command],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for _ in range(3)
-        ]
-        said = [process.communicate(timeout=280) for process in processes]
-        assert len({out for out, _ in said}) == 1
-        assert sum("Installing collected" in err for _, err in said) == 1
-
-    @pytest.mark.long
-    def test_what_a_kill_left_is_made_anew(self, index: Path, work: Path) -> None:
-        requirements = fill(work, {"requirements.txt": "oarprobe\n"}) / "requirements.txt"
-        done = self.make(requirements, work / "cache")
-        Path(f"{done.result}.complete").unlink()
-        shutil.rmtree(Path(done.result) / "bin")
-        assert version_in(self.make(requirements, work / "cache").result) == "2.0"
-
-    def test_pips_last_lines_are_told(self, index: Path, work: Path) -> None:
-        requirements = fill(work, {"requirements.txt": "no-such-package-at-all\n"}) / "requirements.txt"
-        done = self.make(requirements, work / "cache")
-        assert (done.code, done.error["code"]) == (1, "unavailable")
-        assert "No matching distribution found for no-such-package-at-all" in done.error["message"]
-        assert not list((work / "cache").glob("*.complete"))
-
-    @pytest.mark.parametrize("line", ["-e .", "--editable .", "./lib", "../lib", ".", "/somewhere"])
-    def test_a_link_into_the_snapshot_is_refused(self, work: Path, line: str) -> None:
-        requirements = fill(work, {"requirements.txt": f"{line}\n"}) / "requirements.txt"
-        with pytest.raises(errors.InvalidInput) as caught:
-            virtualenvs.run(str(requirements), str(work / "cache"), sys.executable)
-        assert "drop that line" in caught.value.hint
-
-    def test_included_files_and_local_wheels_count(self, index: Path, work: Path) -> None:
-        fill(
-            work,
-            {
-                "requirements.txt": "-r more.txt\n-c pins.txt\n./x.whl\n",
-                "more.txt": "a\n",
-                "pins.txt": "a==1\n",
-                "x.whl": "1",
-            },
-        )
-        known = set()
-        for name in ("more.txt", "pins.txt", "x.whl", "requirements.txt"):
-            known.add("\0".join(virtualenvs.told(work / "requirements.txt")))
-            (work / name).write_text((work / name).read_text() + "\n")
-        assert len(known) == 4
-        fill(work, {"more.txt": "-r requirements.txt\n"})
-        assert list(virtualenvs.told(work / "requirements.txt"))
-
-    def test_requirements_or_pythons_that_are_none(self, work: Path) -> None:
-        assert self.make(work / "missing.txt", work / "cache").error["code"] == "invalid_input"
-        requirements = fill(work, {"requirements.txt": ""}) / "requirements.txt"
-        with pytest.raises(errors.InvalidInput, match="not a working Python"):
-            virtualenvs.run(str(requirements), str(work / "cache"), "/bin/false")
 
 
 def test_a_wrong_command_is_a_usage_error() -> None:

@@ -1,11 +1,13 @@
 """The fetching of code, data and the environment of the requirements, before the task registers.
 
-The code comes from the server and is unpacked here. The helper command fetches data and builds the environment.
+The code comes from the server and is unpacked here. The helper command fetches data. The environment is made by the
+agent's own program, started again: it needs the job's Python, which a helper in another container does not see.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 
 from oarlock.agent import files
 from oarlock.agent.failpoints import failpoint
@@ -45,8 +47,14 @@ def everything(
     if task.requirements:
         requirements = files.inside(task.workdir, task.requirements)
         cache = task.environments or task.path("environments")
-        arguments = ["environment", "--requirements", requirements, "--cache", cache]
-        state.virtual_env = helper.run(arguments, "environment", "environment_failed", task.path_env)
+        making, known = [*own_command(), "--environment", requirements, cache], {**task.path_env, **env}
+        state.virtual_env = helper.run(making, "environment", "environment_failed", known, beside=True)
+
+
+def own_command() -> list[str]:
+    """Return the words that started this agent, less its task: in pods the loader of our interpreter comes first."""
+    words = files.read_bytes("/proc/self/cmdline").split(b"\0")[:-2]
+    return [os.fsdecode(word) for word in words] or [sys.executable, "-I", "-S", sys.argv[0]]
 
 
 def snapshot(task: Assignment, server: client.Client, state: AgentState) -> None:

@@ -1,4 +1,4 @@
-"""The helper command, which fetches data, builds environments, stores results and copies checkpoints.
+"""The helper command, which fetches data, stores results and copies checkpoints.
 
 It is `python -m oarlock.data` under Oarlock's own interpreter, and it carries the task's mark like every other child.
 Its last line of output becomes the reported detail, or the reason of the task's failure.
@@ -58,8 +58,12 @@ class HelperCommand:
         reason: str,
         extra_env: dict[str, str] | None = None,
         name: str | None = None,
+        beside: bool = False,
     ) -> str:
-        """Run the helper to its end and return the last line of its output. Failed(reason) if it fails."""
+        """Run the helper to its end and return the last line of its output. Failed(reason) if it fails.
+
+        With `beside` the arguments are a whole command of their own, which runs beside this agent.
+        """
         out, err = self._output(name)
         said_at = time.monotonic()
 
@@ -72,8 +76,11 @@ class HelperCommand:
 
         if name is None:
             self._state.detail = purpose
-        started = self._send if self._task.mailbox else self._run_beside
-        code, signum = started(arguments, purpose, reason, extra_env or {}, (out, err), look)
+        if self._task.mailbox and not beside:
+            code, signum = self._send(arguments, purpose, reason, extra_env or {}, (out, err), look)
+        else:
+            argv = arguments if beside else self._helper(purpose, reason) + arguments
+            code, signum = self._run_beside(argv, reason, extra_env or {}, (out, err), look)
         if code != 0:
             most = FAILURE_CHARACTERS
             said = self._last_words(err, most) or self._last_words(out, most) or "it printed nothing"
@@ -81,21 +88,23 @@ class HelperCommand:
             raise Failed(reason, f"{purpose} failed with {how}: {said}")
         return last_line(out)
 
+    def _helper(self, purpose: str, reason: str) -> list[str]:
+        if not self._task.helper:
+            raise Failed(reason, f"{purpose}: there is no helper command to fetch or store with")
+        return self._task.helper
+
     def _run_beside(
         self,
-        arguments: list[str],
-        purpose: str,
+        argv: list[str],
         reason: str,
         extra_env: dict[str, str],
         output: tuple[str, str],
         look: Callable[[], None],
     ) -> tuple[int | None, int | None]:
         """Run it as a child of this agent; return its code and signal."""
-        if not self._task.helper:
-            raise Failed(reason, f"{purpose}: there is no helper command to fetch or store with")
         env = dict(os.environ, **extra_env)
         env.update({environment.MARK: self._task.key.text, "PYTHONUNBUFFERED": "1"})
-        child = self._start(self._task.helper + arguments, env, *output, reason)
+        child = self._start(argv, env, *output, reason)
         while not child.poll():
             look()
         self._task_processes.forget(child.pid)

@@ -66,6 +66,7 @@ PODS: frozenset[Capability] = frozenset(
         Capability.VOLUMES,
         Capability.TOPOLOGY,
         Capability.DATA,
+        Capability.DEPENDENCIES,
         Capability.RESULTS,
         Capability.FILES,
         Capability.TENSORBOARD,

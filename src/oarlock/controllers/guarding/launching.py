@@ -157,6 +157,7 @@ def _launches(
         framework=job.spec.framework,
         volumes=job.spec.volumes,
         job_name=job.name,
+        owner=job.owner,
         continues=job.continues.path if job.continues is not None else "",
     )
     return [

@@ -28,7 +28,7 @@ from oarlock.data import durable
 LOOK_S = 0.1
 LOCK, REQUESTS, ANSWERS, CANCELS = "helper.lock", "requests", "answers", "cancels"
 COMMAND = (sys.executable, "-m", "oarlock.data")
-COMMANDS = frozenset({"fetch", "store", "keep", "prune", "complete", "environment"})
+COMMANDS = frozenset({"fetch", "store", "keep", "prune", "complete"})
 NOT_FOR_HELPERS = ("PYTHON", "LD_", "PATH", "VIRTUAL_ENV", "OARLOCK_")
 """How the names of variables begin that no request may set. The agent keeps to the same list."""
 REFUSED = 2

@@ -8,6 +8,7 @@
     /oarlock/task      emptyDir   the task's directory (docs/agent-protocol.md, section 1)
     /oarlock/home      emptyDir   HOME
     /oarlock/checkpoints/JOB   the job's folder on the claim of the installation, if there is one
+    /oarlock/environments      environments of the job's dependencies: its user's folder on that claim
     /oarlock/mailbox   emptyDir   in memory, of agent and helper: requests hold the job's secrets
     /dev/shm           emptyDir in memory
 
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -39,7 +41,7 @@ SCHEDULER = "oarlock"
 
 INIT, TASK, HELPER = "deliver", "task", "helper"
 RUNTIME, TASK_DIRECTORY, HOME = "/oarlock/runtime", "/oarlock/task", "/oarlock/home"
-MAILBOX = "/oarlock/mailbox"
+MAILBOX, ENVIRONMENTS = "/oarlock/mailbox", "/oarlock/environments"
 DELIVERED, HANDED = "/opt/oarlock/runtime", "/oarlock/assignment"
 TERMINATION_LOG = "/dev/termination-log"
 ADDRESS_VARIABLE = "OARLOCK_ADDRESS"
@@ -175,6 +177,7 @@ def _assignment(one: backends.TaskLaunch, site: Site) -> bytes:
             ca_file=f"{TASK_DIRECTORY}/{AUTHORITY}" if site.ca_pem else None,
             train_path=f"{RUNTIME}/train",
             hook_path=f"{RUNTIME}/hook",
+            environments=ENVIRONMENTS if _environments(one, site) else None,
             helper=(),
             mailbox=MAILBOX,
             gpus=None,
@@ -235,12 +238,13 @@ def _tolerations(site: Site) -> list[Manifest]:
 def _init(one: backends.TaskLaunch, site: Site) -> Manifest:
     """Return the init container. It takes no more than the task: so the pod's requests are the task's."""
     claimed = [{"name": "checkpoints", "mountPath": _CLAIM}] if site.checkpoint_claim else []
-    folder = f" && mkdir -p {_CLAIM}/{one.key.job}" if claimed else ""
+    folders = [folder for folder in (one.key.job, _environments(one, site)) if folder]
+    making = f" && mkdir -p {' '.join(f'{_CLAIM}/{folder}' for folder in folders)}" if claimed else ""
     return {
         "name": INIT,
         "image": site.image,
         "imagePullPolicy": site.pull_policy,
-        "command": ["/bin/sh", "-c", _DELIVER + folder],
+        "command": ["/bin/sh", "-c", _DELIVER + making],
         "resources": {"requests": requests(one.holding.amount, "")},
         "securityContext": container_security(),
         "volumeMounts": [
@@ -271,6 +275,7 @@ def _task(one: backends.TaskLaunch, site: Site) -> Manifest:
         "volumeMounts": [
             {"name": "runtime", "mountPath": RUNTIME, "readOnly": True},
             {"name": "shm", "mountPath": "/dev/shm"},
+            *_cached(one, site),
             *_shared(one, site),
         ],
     }
@@ -288,6 +293,23 @@ def _helper(one: backends.TaskLaunch, site: Site) -> Manifest:
         "securityContext": container_security(),
         "volumeMounts": list(_shared(one, site)),
     }
+
+
+def _environments(one: backends.TaskLaunch, site: Site) -> str:
+    """Return the folder on the claim with the environments of the job's user; empty where the job shares none.
+
+    An environment is code that jobs run. So no user writes those of another.
+    """
+    if not site.checkpoint_claim or not one.assignment.requirements:
+        return ""
+    owner = one.container.owner
+    plain = re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._@-]*", owner)
+    return f"environments/{owner if plain else hashlib.sha256(owner.encode()).hexdigest()}"
+
+
+def _cached(one: backends.TaskLaunch, site: Site) -> Iterator[Manifest]:
+    if folder := _environments(one, site):
+        yield {"name": "checkpoints", "mountPath": ENVIRONMENTS, "subPath": folder}
 
 
 def _shared(one: backends.TaskLaunch, site: Site) -> Iterator[Manifest]:
