@@ -38,7 +38,7 @@ def set_job(
     given = {"priority": priority, "pool": pool, "min": least, "max": most}
     changes = {name: value for name, value in given.items() if value is not None}
     if not changes:
-        raise errors.InvalidInput("nothing is to be changed", hint="Give --priority, --pool, --min or --max.")
+        raise errors.InvalidInput("no field to change was given", hint="Give --priority, --pool, --min or --max.")
     after = client.set(job, **changes)
     if as_json:
         terminal.json_out(after)
