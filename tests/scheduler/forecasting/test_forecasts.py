@@ -1,4 +1,4 @@
-"""Start times of waiting gangs, as the scheduler itself would start them; changes that would start one now; prices."""
+"""Start times of waiting gangs, as the scheduler itself would start them, and the gangs that give way."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 from tests import examples
 from tests.scheduler.explaining import test_reasons as cases
 
-from oarlock.scheduler import planning, pricing
-from oarlock.scheduler.forecasting import forecasts, remedies
-from oarlock.spec import holdings, jobfile, plans, refusals
-from oarlock.spec.cluster import nodes, pools, prices
-from oarlock.spec.input import edits
+from oarlock.scheduler import planning
+from oarlock.scheduler.forecasting import forecasts
+from oarlock.spec import holdings, plans, refusals
+from oarlock.spec.cluster import nodes, pools
 
 NOW = 1000.0
 FIFO = plans.Rules(policy="fifo")
@@ -266,92 +265,6 @@ def test_the_order_of_the_input_changes_nothing(of: plans.Snapshot, random: st.D
     assert forecasts.forecasts(of, NOW, still) == forecasts.forecasts(other, NOW, still)
 
 
-# The smallest change
-
-
-def offered(of: plans.Snapshot, one: plans.Gang, spent: Callable[[], float] = still) -> str:
-    waiting = msgspec.structs.replace(of, waiting=(*of.waiting, one))
-    refusal = planning.plan(waiting, NOW).refusals[one.job]
-    return remedies.smallest(waiting, one, refusal, NOW, spent).words
-
-
-BUSY = (running("r", "a", 3),)
-RACKS = (node("a", domains={"rack": "x"}), node("b", domains={"rack": "y"}))
-TREE = (pools.Pool(name="tight", limit={"gpus": 3.0}), pools.Pool(name="wide"))
-TIGHT = msgspec.structs.replace(running("r", "a", 2), gang=gang("r", gpus=2, pool="tight"))
-
-
-@pytest.mark.parametrize(
-    ("of", "one", "words"),
-    [
-        (snapshot(node("a"), run=BUSY), gang(tasks=4, gpus=1), "with 1 worker instead of 4"),
-        (snapshot(node("a"), run=BUSY), gang(tasks=4, gpus=1, least=2), "with a `min` of 1 worker instead of 2"),
-        (
-            snapshot(node("a"), node("old", kind="v100"), run=BUSY),
-            gang(gpus=2, gpu_types=("h100",)),
-            "on v100 instead of h100",
-        ),
-        (
-            snapshot(*RACKS, run=(running("r", "a", 2), running("s", "b", 2))),
-            gang(tasks=2, gpus=2, topology=jobfile.Topology(same=jobfile.Domain.RACK, required=True)),
-            "if it need not be within one rack, or with 1 worker instead of 2",
-        ),
-        (
-            snapshot(node("a"), run=(TIGHT,), tree=TREE),
-            gang(gpus=2, pool="tight"),
-            "in the pool default, or with a limit of 4 GPUs for the pool tight",
-        ),
-    ],
-)
-def test_an_offered_change_would_start_it(of: plans.Snapshot, one: plans.Gang, words: str) -> None:
-    assert offered(of, one) == f"It would start now {words}."
-
-
-@pytest.mark.parametrize(
-    ("of", "one", "edit"),
-    [
-        (snapshot(node("a"), run=BUSY), gang(tasks=4, gpus=1), edits.Edit(min=1)),
-        (snapshot(node("a"), run=BUSY), gang(tasks=4, gpus=1, least=2), edits.Edit(min=1)),
-        (snapshot(node("a"), run=(TIGHT,), tree=TREE), gang(gpus=2, pool="tight"), edits.Edit(pool="default")),
-        (snapshot(node("a"), node("old", kind="v100"), run=BUSY), gang(gpus=2, gpu_types=("h100",)), None),
-    ],
-)
-def test_the_edit_of_an_offered_change_would_start_it(of: plans.Snapshot, one: plans.Gang, edit: edits.Edit) -> None:
-    waiting = msgspec.structs.replace(of, waiting=(*of.waiting, one))
-    refusal = planning.plan(waiting, NOW).refusals[one.job]
-    assert remedies.smallest(waiting, one, refusal, NOW, still).remedies[0].edit == edit
-    if edit is None:
-        return
-    least = edit.min if edit.min is not None else one.asks[0].min
-    asks = (msgspec.structs.replace(one.asks[0], min=least),)
-    edited = msgspec.structs.replace(one, asks=asks, pool=edit.pool or one.pool)
-    started = planning.plan(msgspec.structs.replace(of, waiting=(edited,)), NOW).launches
-    assert [launch.job for launch in started] == [one.job]
-
-
-def test_the_end_of_one_job_is_offered_where_that_would_be_enough() -> None:
-    held = (running("r", "a", 3), running("s", "a", 1))
-    assert offered(snapshot(node("a"), run=held), gang(gpus=2)) == "It would start once r ends."
-    assert offered(snapshot(node("a"), run=held), gang(gpus=4)) == ""
-    first = gang("first", gpus=3)
-    late = gang("late", gpus=2, submitted_at=1.0)
-    assert offered(snapshot(node("a"), run=held, wait=(first,)), late) == "", "the first one gets the devices of r"
-
-
-def test_a_limit_that_is_not_the_only_reason_is_told_with_the_next_one() -> None:
-    """8 of 32 GPUs are free, and the pool has its 24; without the limit a gang of 16 would wait for GPUs."""
-    tree = (pools.Pool(name="team", limit={"gpus": 24.0}), pools.Pool(name="default", limit={"gpus": 0.0}))
-    held = tuple(
-        msgspec.structs.replace(running(f"r{name}", name, 8), gang=gang(f"r{name}", gpus=8, pool="team"))
-        for name in ("a", "b", "c")
-    )
-    of = snapshot(*(node(name, gpus=8) for name in "abcd"), run=held, tree=tree)
-    assert offered(of, gang(tasks=2, gpus=8, pool="team", least=2)) == (
-        "With a limit of 40 GPUs for the pool team it would still wait: "
-        "It needs 16 GPUs; the pool team has 24 of the 32 GPUs that it is entitled to."
-    )
-
-
 PRIORITY = plans.Rules(policy="priority", min_runtime_s=120.0, round_s=60.0)
 
 
@@ -389,74 +302,3 @@ def test_a_gang_that_is_being_stopped_is_said_to_be() -> None:
     found = asked(snapshot(node("a"), run=(held,), rules=PRIORITY), gang("urgent", gpus=4, priority=900))
     assert found.message == "Its place is being cleared: big is being stopped."
     assert found.makes_way == ""
-
-
-def test_permission_to_be_preempted_may_be_offered() -> None:
-    tree = (pools.Pool(name="vision", reserve={"gpus": 1.0}),)
-    one = gang(gpus=1, pool="vision", preemptible=False)
-    held = msgspec.structs.replace(running("r", "a", 1), gang=gang("r", gpus=1, pool="vision", preemptible=False))
-    assert offered(snapshot(node("a"), run=(held,), tree=tree), one).startswith(
-        "It would start now with `preemptible: true`"
-    )
-
-
-def test_a_time_out_that_ends_before_a_kept_place_is_needed() -> None:
-    """The head waits for all four; two are free until then."""
-    of = snapshot(node("a"), run=(running("r", "a", 2, end=NOW + 3600),), wait=(gang("head", gpus=4),))
-    one = gang("quick", gpus=1, submitted_at=1.0)
-    refusal = refusals.Refusal(code=refusals.Code.RESERVED, message="", until=NOW + 3600)
-    waiting = msgspec.structs.replace(of, waiting=(*of.waiting, one))
-    assert remedies.smallest(waiting, one, refusal, NOW, still).words.startswith(
-        "It would start now with a `timeout` of 60 min"
-    )
-
-
-def test_without_time_nothing_is_offered_unproven() -> None:
-    of = snapshot(node("a"), run=BUSY)
-    assert offered(of, gang(tasks=4, gpus=1), spent=lambda: 1.0) == ""
-
-
-# Prices
-
-
-@pytest.mark.parametrize(
-    ("told", "of", "claims", "price"),
-    [
-        ({"gpus": {"h100": 4.0}}, node("a"), [(1000, 1), (1000, 2)], 12.0),
-        ({"gpus": {"h100": 4.0}, "cpu": 0.5}, node("a"), [(2000, 1)], 5.0),
-        ({"gpus": {"a100": 4.0}}, node("a"), [(1000, 4)], 0.0),
-        ({"machines": {"big": 20.0}}, node("a", node_class="big"), [(1000, 1)], 5.0),
-        ({"machines": {"a": 20.0}, "cpu": 0.5}, node("a"), [(4000, 1)], 6.0),
-        ({"machines": {"a": 20.0}}, node("a", gpus=0), [(2000, 0)], 5.0),
-        ({"cpu": 0.5}, node("a", gpus=0), [(3000, 0)], 1.5),
-        ({"machines": {"a": 1.0}, "cpu": 0.5}, node("a"), [(8000, 4)], 1.0),
-    ],
-)
-def test_a_job_pays_for_its_holdings(told: dict, of: nodes.Node, claims: list[tuple[int, int]], price: float) -> None:
-    priced = prices.Prices(**told).priced(of)
-    held = [
-        holdings.Holding(job="j", attempt=1, role="worker", index=0, node="a", amount=holdings.Resources(cpus, 0, gpus))
-        for cpus, gpus in claims
-    ]
-    assert pricing.Book([priced]).per_hour(held) == pytest.approx(price)
-
-
-@pytest.mark.parametrize("kind", ["gpus", "machines", "both"])
-def test_a_job_that_holds_a_whole_node_pays_for_all_of_it(kind: str) -> None:
-    told = prices.Prices(
-        cpu=0.25,
-        gpus={"h100": 3.0} if kind != "machines" else {},
-        machines={"a": 31.0} if kind != "gpus" else {},
-    )
-    priced = told.priced(node("a"))
-    whole = holdings.Holding(job="j", attempt=1, role="worker", index=0, node="a", amount=priced.capacity)
-    assert pricing.Book([priced]).per_hour([whole]) == pytest.approx(priced.price_per_h)
-    assert told.priced(priced) == priced, "asked again it is the same"
-
-
-def test_half_a_device_costs_half() -> None:
-    priced = prices.Prices(gpus={"h100": 3.0}).priced(node("a"))
-    half = holdings.Holding(
-        job="j", attempt=1, role="worker", index=0, node="a", amount=holdings.Resources(0, 0, 0, 500)
-    )
-    assert pricing.Book([priced]).per_hour([half]) == 1.5

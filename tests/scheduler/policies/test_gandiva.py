@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.scheduler.policies import candidates, conformance
+from tests.scheduler.policies.shares import on_a_half, small
 
 from oarlock.scheduler.policies import contract, gandiva
 from oarlock.spec import curves, errors, plans
@@ -135,31 +136,6 @@ def test_sizes_are_the_owners() -> None:
 # Pairs
 
 
-def small(job: str, **beside: float) -> plans.Gang:
-    """One device, with a part of its memory that it tells. Alone a step takes 1 s, beside others so long."""
-    samples = [
-        curves.Sample(nodes=1, devices=1, local=8, step_s=step_s, sync_s=0.0, beside=mate, count=3)
-        for mate, step_s in {"": 1.0, **beside}.items()
-    ]
-    curve = curves.Curve(model=curves.Table(rates=(1.0,)), samples=tuple(samples))
-    gang = candidates.gang(job, 0, curve=curve)
-    return replace(gang, asks=(replace(gang.asks[0], gpu_memory_bytes=2**30),))
-
-
-BESIDE = curves.Curve(
-    model=curves.Table(rates=(1.0,)),
-    samples=(curves.Sample(nodes=1, devices=1, local=8, step_s=1.0, sync_s=0.0, beside="x", count=9),),
-)
-
-
-def on_a_half(gang: plans.Gang, device: int = 0) -> contract.Candidate:
-    one = candidates.running(gang, NOW - 300)
-    assert one.running is not None
-    (claim,) = one.running.holdings
-    amount = replace(claim.amount, gpus=0, gpu_milli=500)
-    return replace(one, running=replace(one.running, holdings=(replace(claim, amount=amount, devices=(device,)),)))
-
-
 def paired(*crowd: contract.Candidate, **given: float) -> dict[str, str]:
     wishes = gandiva.wishes(crowd, candidates.BUDGET, NOW, plans.Rules(), given)
     return {wish.job: wish.beside for wish in wishes if wish.beside}
@@ -175,44 +151,9 @@ def test_one_that_waits_may_share_with_one_that_runs() -> None:
     assert paired(host, guest, pays=0) == {}, "nobody shares"
 
 
-@pytest.mark.parametrize(
-    ("why", "gang"),
-    [
-        ("it was never measured alone", replace(small("g"), curve=None)),
-        ("it was measured beside others only", replace(small("g"), curve=BESIDE)),
-        ("nobody knows how much memory it needs", candidates.gang("g", 0, curve=small("g").curve)),
-        ("it must not be stopped", replace(small("g"), preemptible=False)),
-        ("it asks for two devices", candidates.gang("g", 0, 2, curve=small("g").curve)),
-        ("it has several tasks", replace(small("g"), asks=small("g").asks * 2)),
-    ],
-)
-def test_one_does_not_share_if(why: str, gang: plans.Gang) -> None:
-    assert paired(candidates.running(small("host"), NOW - 300), candidates.waiting(gang)) == {}
-    assert paired(candidates.running(gang, NOW - 300), candidates.waiting(small("guest"))) == {}
-
-
-def test_the_best_that_is_known_comes_before_the_unknown_and_who_is_alone_on_a_half_before_all() -> None:
-    guest = candidates.waiting(small("guest", good=1.1, fair=1.5))
-    new = candidates.running(small("new"), NOW - 900)
-    fair, good = (candidates.running(small(name, guest=1.2), NOW - 300) for name in ("fair", "good"))
-    assert paired(guest, new, fair, good) == {"guest": "good"}
-    assert paired(guest, new, fair) == {"guest": "fair"}
-    assert paired(guest, new, fair, good, on_a_half(small("alone"))) == {"guest": "alone"}
-    fair = on_a_half(small("fair", guest=1.2))
-    assert paired(guest, new, fair, good, on_a_half(small("alone"), device=1)) == {"guest": "fair"}
-    later = candidates.running(small("a-later"), NOW - 300)
-    assert paired(candidates.waiting(small("guest")), later, new) == {"guest": "new"}, "the one that has run longest"
-
-
 def test_each_host_has_one_guest_and_who_waits_longest_chooses_first() -> None:
     crowd = [candidates.waiting(replace(small(name), stopped_at=at)) for name, at in (("late", 900.0), ("early", 9.0))]
     assert paired(*crowd, candidates.running(small("host"), NOW - 300)) == {"early": "host"}
-
-
-def test_in_one_plan_the_first_few_are_paired() -> None:
-    hosts = [candidates.running(small(f"host-{number}"), NOW - 300) for number in range(40)]
-    guests = [candidates.waiting(replace(small(f"guest-{number}"), submitted_at=float(number))) for number in range(40)]
-    assert sorted(paired(*hosts, *guests)) == sorted(f"guest-{number}" for number in range(32))
 
 
 def test_a_pair_that_did_not_pay_is_undone_and_not_tried_again() -> None:
@@ -227,22 +168,6 @@ def test_a_pair_that_did_not_pay_is_undone_and_not_tried_again() -> None:
         for wish in gandiva.wishes([on_a_half(first), on_a_half(other)], candidates.BUDGET, NOW, plans.Rules(), {})
     }
     assert told["other"] == "beside first on one GPU both together do 1.00 times what one does alone"
-
-
-def test_two_looks_are_not_enough_to_judge() -> None:
-    def seldom(gang: plans.Gang) -> plans.Gang:
-        assert gang.curve is not None
-        samples = tuple(replace(one, count=2) for one in gang.curve.samples)
-        return replace(gang, curve=replace(gang.curve, samples=samples))
-
-    pair = on_a_half(seldom(small("first", other=9.0))), on_a_half(seldom(small("other", first=9.0)))
-    assert undone(*pair) == []
-
-
-def test_one_that_was_tried_with_three_is_tried_no_more_but_with_those_that_suit_it() -> None:
-    guest = candidates.waiting(small("guest", a=9.0, b=9.0, c=1.1))
-    assert paired(guest, candidates.running(small("new"), NOW - 300)) == {}
-    assert paired(guest, candidates.running(small("c", guest=1.1), NOW - 300)) == {"guest": "c"}
 
 
 def test_one_that_stops_only_to_share_is_a_host_already() -> None:
