@@ -17,8 +17,8 @@ VGG16 = [
 ]
 
 
-def tensors(*shapes: tuple[int, ...], row: int = 1) -> list[sharding.Tensor]:
-    return [sharding.Tensor(f"p{index}", shape, "float32", 4, 0, row) for index, shape in enumerate(shapes)]
+def tensors(*shapes: tuple[int, ...], columns: int = 0) -> list[sharding.Tensor]:
+    return [sharding.Tensor(f"p{index}", shape, "float32", 4, 0, columns) for index, shape in enumerate(shapes)]
 
 
 @pytest.mark.parametrize("way", sharding.WAYS)
@@ -47,7 +47,7 @@ def test_partitioning_balances_a_model_with_one_large_layer() -> None:
 
 
 def test_a_row_is_never_cut() -> None:
-    (model,) = [tensors((5000, 48), row=48)]
+    (model,) = [tensors((5000, 48), columns=48)]
     parts = [part for parts in sharding.divide(model, 3, "partition") for part in parts]
     assert len(parts) == 3
     assert all(part.start % 48 == 0 and part.start % sharding.ALIGNED == 0 for part in parts)

@@ -15,13 +15,17 @@ MOST_BYTES = 1 << 40
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of a parameter on one server. `shape` is that of the parameter, or one dimension for a cut one."""
+    """A part of a parameter on one server. `shape` is that of the parameter, or one dimension for a cut one.
+
+    Rows of a piece `by_row` travel alone: those that have a gradient, and those that an update has changed.
+    """
 
     name: str
     start: int
     shape: tuple[int, ...]
     dtype: str
     group: int
+    by_row: bool = False
 
     @property
     def size(self) -> int:
@@ -67,7 +71,9 @@ class Opening:
         return sum(piece.bytes for piece in self.pieces)
 
     def fields(self) -> dict[str, Any]:
-        pieces = [[each.name, each.start, list(each.shape), each.dtype, each.group] for each in self.pieces]
+        pieces = [
+            [each.name, each.start, list(each.shape), each.dtype, each.group, each.by_row] for each in self.pieces
+        ]
         return {"pieces": pieces, "optimizer": self.optimizer, "mode": self.mode.fields()}
 
 
@@ -75,8 +81,8 @@ def read(fields: Mapping[str, Any]) -> Opening:
     """Return the opening of these fields. Raises Refused where one is missing or has the wrong type."""
     try:
         pieces = tuple(
-            Piece(_text(name), _count(start), tuple(_count(side) for side in shape), _text(dtype), _count(group))
-            for name, start, shape, dtype, group in fields["pieces"]
+            Piece(_text(name), _count(start), tuple(map(_count, shape)), _text(dtype), _count(group), bool(by_row))
+            for name, start, shape, dtype, group, by_row in fields["pieces"]
         )
         told = fields["mode"]
         staleness = told["staleness"]
@@ -93,6 +99,8 @@ def read(fields: Mapping[str, Any]) -> Opening:
         raise frames.Refused("a parameter has a type that does not travel")
     if len(pieces) > MOST_PARTS or any(len(piece.shape) > 16 for piece in pieces) or opening.bytes > MOST_BYTES:
         raise frames.Refused("the model is larger than a server takes")
+    if any(piece.by_row and len(piece.shape) != 2 for piece in pieces):
+        raise frames.Refused("a parameter that travels by row is not a matrix")
     if not 1 <= mode.workers <= 1 << 20 or mode.backup >= mode.workers:
         raise frames.Refused("the number of workers is not valid")
     return opening

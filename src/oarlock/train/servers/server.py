@@ -25,6 +25,7 @@ from oarlock.train.sharing import segments
 GREETING_S = 10.0
 MOST_STRANGERS = 64
 _AGAIN_S = 1.0
+_ROWS_BYTES = 16 << 20
 _STATE_TIMES = 8
 _STATE_BYTES = 1 << 20
 """An optimizer's state may have so many times the bytes of the weights, and so many more."""
@@ -280,7 +281,7 @@ class _Desk:
                 "steps": steps,
                 "taken": self._shard.taken(),
                 "began_at": self._server.began_at,
-                "segment": self._offered(self._shard.opening.bytes, head.fields.get("sees")),
+                "segment": self._offered(_shared_bytes(self._shard.opening), head.fields.get("sees")),
             }
         )
 
@@ -355,18 +356,23 @@ class _Desk:
         absent = frozenset(_whole(each) for each in head.fields["absent"])
         if any(each >= len(pieces) for each in absent):
             raise frames.Refused("a piece that is not here is absent")
-        _expect(head, held.opening.bytes - sum(pieces[each].bytes for each in absent))
+        by_row = held.expected(head.fields.get("rows", {}), absent)
+        there = (each.bytes for index, each in enumerate(pieces) if index not in absent and index not in by_row)
+        _expect(head, sum(there) + sum(view.nbytes for each in by_row.values() for view in each.views()))
         received = self._buffers
-        if absent:  # the others are not in their places: the buffers may be the memory that they came by
+        if absent or by_row:  # pieces are not in their places: the buffers may be the memory that they came by
             received = self._spare = self._spare or held.buffers()
-            for flat in received:
-                flat.zero_()
-        self._connection.body(held.views(received, absent))
+            held.clear(received, absent)
+        self._connection.body(held.views(received, absent, by_row))
+        held.check(by_row)
         number = _whole(head.fields["number"])
-        push = shard.Push(_whole(head.fields["base"]), received, absent, _settings(head), number)
-        version, taken = held.push(self._place.rank, push, self._buffers)
+        push = shard.Push(_whole(head.fields["base"]), received, absent, _settings(head), number, by_row)
+        version, taken, changed = held.push(self._place.rank, push, self._buffers)
         wish = self._server.wished(_whole(head.fields["wish"]))
-        self._answer({"version": version, "taken": taken, "wish": wish}, held.views(self._buffers))
+        fields: dict[str, Any] = {"version": version, "taken": taken, "wish": wish}
+        if changed:
+            fields["rows"] = {str(index): len(each.numbers) for index, each in changed.items()}
+        self._answer(fields, held.views(self._buffers, by_row=changed))
 
     def _state(self, head: frames.Head) -> None:
         _expect(head, 0)
@@ -431,6 +437,12 @@ class _Desk:
 
     def _answer(self, fields: dict[str, Any], body: Sequence[memoryview] = ()) -> None:
         self._connection.send(Kind.OK, fields, body)
+
+
+def _shared_bytes(opening: openings.Opening) -> int:
+    """Return the size of the memory for bodies. Rows of a large table are few."""
+    by_row = sum(piece.bytes for piece in opening.pieces if piece.by_row)
+    return opening.bytes - by_row + min(by_row, _ROWS_BYTES)
 
 
 def _expect(head: frames.Head, body_bytes: int) -> None:

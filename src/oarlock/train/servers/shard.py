@@ -9,6 +9,7 @@ be repeated bit by bit, and two workers get the bits of allreduce.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import threading
@@ -21,7 +22,7 @@ from typing import Any
 import torch
 from torch import nn, optim
 
-from oarlock.train.servers import frames, memory, openings, optimizers
+from oarlock.train.servers import frames, memory, openings, optimizers, rows
 
 BACK_WITHIN_S = 10.0
 """For so long a restored server waits for workers that might hold newer weights."""
@@ -39,6 +40,7 @@ class Push:
     absent: frozenset[int]
     settings: Sequence[Mapping[str, Any]]
     number: int = 0  # counts the gradients of this worker; 0: not counted
+    rows: Mapping[int, rows.Rows] = field(default_factory=dict)  # the gradients of pieces that travel by row
 
 
 @dataclass
@@ -58,6 +60,9 @@ class Shard:
         self._settings: list[Mapping[str, Any]] = []
         self._parameters = [nn.Parameter(each) for each in self._pieces(self.weights)]
         self._gradients = list(self._pieces(self._means))
+        self._by_row = {index: each.shape for index, each in enumerate(self.opening.pieces) if each.by_row}
+        # The version at which each row was changed.
+        self._changed_at = {index: torch.zeros(shape[0], dtype=torch.int64) for index, shape in self._by_row.items()}
         self._pending: dict[int, Push] = {}
         self.clocks = dict.fromkeys(range(self.opening.mode.workers), 0)  # the gradients taken of each worker
         self._passed_over: dict[int, int] = {}  # the steps that a worker was absent for, which count as its own
@@ -73,11 +78,38 @@ class Shard:
             for dtype, run in groupby(self.opening.pieces, key=lambda piece: piece.dtype)
         ]
 
-    def views(self, flats: Flats, absent: frozenset[int] = frozenset()) -> list[memoryview]:
-        """Return the memory of a body: all pieces but the absent ones."""
-        if not absent:
+    def views(
+        self, flats: Flats, absent: frozenset[int] = frozenset(), by_row: Mapping[int, rows.Rows] | None = None
+    ) -> list[memoryview]:
+        """Return the memory of a body: all pieces but the absent ones, some of them by rows."""
+        if not absent and not by_row:
             return [memory.view(flat) for flat in flats]
-        return [memory.view(each) for index, each in enumerate(self._pieces(flats)) if index not in absent]
+        found = []
+        for index, each in enumerate(self._pieces(flats)):
+            if by_row and index in by_row:
+                found += by_row[index].views()
+            elif index not in absent:
+                found.append(memory.view(each))
+        return found
+
+    def expected(self, told: Any, absent: frozenset[int]) -> dict[int, rows.Rows]:
+        """Return memory for the rows of a gradient. Raises Refused unless each piece that travels by row has some."""
+        types = {each: (memory.TYPES[self.opening.pieces[each].dtype], shape) for each, shape in self._by_row.items()}
+        found = rows.expected(told, types)
+        if found.keys() != self._by_row.keys() - absent:
+            raise frames.Refused("a gradient lacks the rows of a piece")
+        return found
+
+    def clear(self, flats: Flats, some: frozenset[int]) -> None:
+        """Set the elements of these pieces to 0."""
+        for index, each in enumerate(self._pieces(flats) if some else ()):
+            if index in some and index not in self._by_row:
+                each.zero_()
+
+    def check(self, found: Mapping[int, rows.Rows]) -> None:
+        """Raise Refused unless the received rows are there."""
+        for index, each in found.items():
+            rows.check(each, self._by_row[index][0])
 
     def join(self, rank: int) -> int:
         """Count this worker among those that train. Return the number of steps that it has behind it.
@@ -131,7 +163,8 @@ class Shard:
             for ours, theirs in zip(self.weights, flats):
                 ours.copy_(theirs)
             self._make_optimizer(settings)
-            self.version, self.loaded = version, True
+            self._take_version(version)
+            self.loaded = True
             self._pending.clear()
             self.changed.notify_all()
 
@@ -140,8 +173,9 @@ class Shard:
         with self.changed:
             return self._read(into), self.taken()
 
-    def push(self, rank: int, push: Push, into: Flats) -> tuple[int, list[int]]:
-        """Take part in the next update. Copy the weights after it. Return the same as `read`.
+    def push(self, rank: int, push: Push, into: Flats) -> tuple[int, list[int], dict[int, rows.Rows]]:
+        """Take part in the next update. Copy the weights after it. Return the same as `read`, and the rows that were
+        changed since the worker's version, of the pieces that travel by row.
 
         A gradient that was taken before comes again where its answer was lost: it changes nothing.
         """
@@ -165,7 +199,7 @@ class Shard:
                 self.changed.wait_for(lambda: self._failed or self._is_near(rank))
             if self._failed:
                 raise frames.Refused(self._failed)
-            return self._read(into), self.taken()
+            return self._read(into, whole=not self._by_row), self.taken(), self._changed(push.base)
 
     def resume(
         self, flats: Flats, version: int, settings: Sequence[Mapping[str, Any]], taken: Sequence[int] = ()
@@ -194,7 +228,7 @@ class Shard:
                     )
                 for ours, theirs in zip(self.weights, flats):
                     ours.copy_(theirs)
-                self.version = version
+                self._take_version(version)
                 self._pending = {rank: push for rank, push in self._pending.items() if push.base >= version}
             self.changed.notify_all()
 
@@ -229,7 +263,8 @@ class Shard:
             for index, parameter in enumerate(self._parameters):
                 for name, value in (self._optimizer.state.get(parameter, {}) if self._optimizer else {}).items():
                     if isinstance(value, torch.Tensor):
-                        kept = value.detach().to("cpu", copy=True).contiguous()
+                        dense = value.detach().to_dense() if value.is_sparse else value.detach()
+                        kept = dense.to("cpu", copy=True).contiguous()
                         found.append([index, name, memory.name_of(kept.dtype), list(kept.shape), None])
                         tensors.append(kept)
                     else:
@@ -295,22 +330,63 @@ class Shard:
             optimizers.change(self._optimizer, [settings[number] for number in self._here])
             self._settings = list(settings)
         alone = len(pushes) == 1 and self.device.type == "cpu"
-        for number, mean in enumerate([] if alone else self._means):
-            torch.div(pushes[0].gradients[number].to(mean.device), len(pushes), out=mean)
-            for push in pushes[1:]:
-                mean.add_(push.gradients[number].to(mean.device).div_(len(pushes)))
+        for mean, *gradients in zip() if alone else self._dense(self._means, *(push.gradients for push in pushes)):
+            torch.div(gradients[0].to(mean.device), len(pushes), out=mean)
+            for gradient in gradients[1:]:
+                mean.add_(gradient.to(mean.device).div_(len(pushes)))
         nowhere = frozenset.intersection(*(push.absent for push in pushes))
         gradients = self._pieces(pushes[0].gradients) if alone else self._gradients
         for index, (parameter, gradient) in enumerate(zip(self._parameters, gradients)):
+            if index in self._by_row and index not in nowhere:
+                some = [push.rows[index] for push in pushes if index in push.rows]
+                gradient = rows.mean(some, len(pushes), self._by_row[index], self.device)
+                self._note(index, gradient.indices()[0])
             parameter.grad = None if index in nowhere else gradient
         if self._optimizer is not None:
-            self._optimizer.step()
+            with rows.unchecked() if self._by_row else contextlib.nullcontext():
+                self._optimizer.step()
         self.version += 1
 
-    def _read(self, into: Flats) -> int:
-        for theirs, ours in zip(into, self.weights):
+    def _note(self, index: int, numbers: torch.Tensor) -> None:
+        """Note that the next version changes these rows, or all rows."""
+        if rows.is_rowwise(self.opening.optimizer, self._settings):
+            self._changed_at[index][numbers.cpu()] = self.version + 1
+        else:
+            self._changed_at[index].fill_(self.version + 1)
+
+    def _changed(self, since: int) -> dict[int, rows.Rows]:
+        """Return the rows that were changed after this version."""
+        found = {}
+        weights = list(self._pieces(self.weights)) if self._by_row else []
+        for index in self._by_row:
+            numbers = (self._changed_at[index] > since).nonzero().view(-1)
+            found[index] = rows.Rows(numbers, weights[index].detach()[numbers.to(self.device)].cpu())
+        return found
+
+    def _take_version(self, version: int) -> None:
+        """All weights are those of this version now."""
+        self.version = version
+        for changed_at in self._changed_at.values():
+            changed_at.fill_(version)
+
+    def _read(self, into: Flats, *, whole: bool = True) -> int:
+        """Copy the weights. Unless `whole`, leave out the pieces that travel by row."""
+        if whole:
+            for theirs, ours in zip(into, self.weights):
+                theirs.copy_(ours)
+            return self.version
+        for theirs, ours in self._dense(into, self.weights):
             theirs.copy_(ours)
         return self.version
+
+    def _dense(self, *flats: Flats) -> Iterator[tuple[torch.Tensor, ...]]:
+        """Yield what belongs together of these flats: all, but the pieces that travel by row."""
+        if not self._by_row:
+            yield from zip(*flats)
+            return
+        for index, alike in enumerate(zip(*map(self._pieces, flats))):
+            if index not in self._by_row:
+                yield alike
 
     def _is_near(self, rank: int) -> bool:
         """Return whether this worker is not too far ahead of the slowest one that still trains."""

@@ -21,7 +21,7 @@ LEAST_CUT_BYTES = 64 << 10
 class Tensor:
     """A parameter: its type by name, its bytes per element, the group of its optimizer.
 
-    `row` is the number of elements that must stay together: cuts lie at multiples of it.
+    A matrix whose rows travel alone has `columns`: cuts lie between its rows. Others have 0.
     """
 
     name: str
@@ -29,7 +29,7 @@ class Tensor:
     dtype: str
     itemsize: int
     group: int
-    row: int = 1
+    columns: int = 0
 
     @property
     def size(self) -> int:
@@ -69,7 +69,7 @@ def _balanced(tensors: Sequence[Tensor], servers: int, *, cut: bool) -> list[lis
     held = [0] * servers
     whole = []
     for index, tensor in enumerate(tensors):
-        step = ALIGNED * tensor.row // math.gcd(ALIGNED, tensor.row) if tensor.row > 1 else ALIGNED
+        step = math.lcm(ALIGNED, tensor.columns or 1)
         if not cut or tensor.size * tensor.itemsize < LEAST_CUT_BYTES or tensor.size < servers * step:
             whole.append(index)
             continue

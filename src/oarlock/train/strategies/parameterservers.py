@@ -12,18 +12,27 @@ torchrun, the chief starts `servers` of them beside itself. A process that train
 from __future__ import annotations
 
 import atexit
-import contextlib
 import os
 import sys
-from collections.abc import Callable, Sequence
-from time import monotonic
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import nn, optim
 
 from oarlock.train import errors, worlds
-from oarlock.train.servers import addresses, children, frames, handshake, links, memory, openings, optimizers, sharding
+from oarlock.train.servers import (
+    addresses,
+    children,
+    frames,
+    handshake,
+    links,
+    memory,
+    openings,
+    optimizers,
+    remotes,
+    sharding,
+)
 from oarlock.train.strategies import replicas
 from oarlock.train.strategies.strategy import Figures, Strategy
 
@@ -65,15 +74,19 @@ class ParameterServers(Strategy):
         self._steps = 0  # of this worker, with those of earlier incarnations
         self._done = False
         self._count, self._way = servers, sharding
-        self._servers: list[_Remote] = []
+        self._servers: list[remotes.Remote] = []
         self._found: addresses.Addresses | None = None
         self._named: list[tuple[str, nn.Parameter]] = []
+        self._by_row: set[int] = set()  # the ids of parameters whose gradients are sparse
         self._optimizer: optim.Optimizer | None = None
         self._held: list[tuple[nn.Parameter, torch.Tensor | None]] = []
         self._weights: list[torch.Tensor] = []  # before a rehearsal
         self.figures: Figures = Figures(self._world)
 
     def attach(self, model: nn.Module, optimizer: optim.Optimizer | None = None) -> nn.Module:
+        self._by_row = {
+            id(each.weight) for each in model.modules() if getattr(each, "sparse", False) and _is_table(each)
+        }
         if self._connect(replicas.trained(model), optimizer):
             self._take_part()
             replicas.broadcast(model)
@@ -137,8 +150,8 @@ class ParameterServers(Strategy):
         place = handshake.Place(self._world.rank, self._world.world_size, incarnation, "step")
         for number, parts in enumerate(sharding.divide(tensors, len(found.servers), way)):
             link = links.Link(found, number, place)
-            opening = openings.Opening(_pieces(parts, tensors), kind, self._mode)
-            self._servers.append(_Remote(link, self._world.rank, parts, tensors, self._named, opening))
+            opening = openings.Opening(remotes.pieces(parts, tensors), kind, self._mode)
+            self._servers.append(remotes.Remote(link, self._world.rank, parts, tensors, self._named, opening))
         for server in self._servers:
             server.open()
         self._steps = self._servers[0].steps
@@ -266,7 +279,14 @@ class ParameterServers(Strategy):
             if memory.name_of(parameter.dtype) not in memory.TYPES or not parameter.is_floating_point():
                 raise errors.StateError(f"{name} is of type {parameter.dtype}, which parameter servers do not hold")
         return [
-            sharding.Tensor(name, tuple(one.shape), memory.name_of(one.dtype), one.element_size(), groups[id(one)])
+            sharding.Tensor(
+                name,
+                tuple(one.shape),
+                memory.name_of(one.dtype),
+                one.element_size(),
+                groups[id(one)],
+                one.shape[1] if id(one) in self._by_row else 0,
+            )
             for name, one in self._named
         ]
 
@@ -292,7 +312,10 @@ class ParameterServers(Strategy):
     @torch.no_grad()
     def _exchange(self, settings: Sequence[dict[str, Any]]) -> None:
         """Push the gradients to all servers, then take the weights from them."""
-        gradients = [_at_hand(parameter.grad) for _, parameter in self._named]
+        gradients = [
+            _sparse(parameter.grad) if id(parameter) in self._by_row else remotes.at_hand(parameter.grad)
+            for _, parameter in self._named
+        ]
         with self.figures.waiting:
             for server in self._servers:
                 self.figures.sent_bytes += server.push(gradients, settings, self._wish)
@@ -356,210 +379,12 @@ def are_free() -> bool:
     return found is None or found.servers not in _users
 
 
-class _Remote:
-    """One server, as the worker sees it: its parts of the model."""
-
-    def __init__(
-        self,
-        link: links.Link,
-        rank: int,
-        parts: Sequence[sharding.Part],
-        tensors: Sequence[sharding.Tensor],
-        named: Sequence[tuple[str, nn.Parameter]],
-        opening: openings.Opening,
-    ) -> None:
-        self.link, self._rank = link, rank
-        self._taken: list[int] = []  # the gradients of each worker in the weights here; none in step with the others
-        self._parts, self._tensors, self._named, self._opening = parts, tensors, named, opening
-        self._staged: dict[int, torch.Tensor] = {}  # by the number of the part
-        self.recovers = False
-        self._lost_at: float | None = None  # when the answer that is awaited was lost for the first time
-        self._settings: list[dict[str, Any]] = []
-        self._request: tuple[Kind, dict[str, Any], list[memoryview]] | None = None
-        self._awaited = self._broken = False
-        self.watch: Callable[[], None] = lambda: None  # called again and again while this worker waits for an answer
-        self.version = self.steps = 0
-        self.began_at: int | None = None
-
-    def open(self) -> None:
-        """Take part in the training from now on."""
-        told = self.link.open(self._opening.fields())
-        self.version, self.steps, self.began_at = int(told["version"]), int(told["steps"]), told["began_at"]
-        self._taken = list(told["taken"])
-
-    def load(self, settings: Sequence[dict[str, Any]], optimizer: optim.Optimizer) -> None:
-        """Give the server the present weights and the optimizer's state."""
-        self._settings = list(settings)
-        weights = [self._cut(part, self._named[part.tensor][1].detach()) for part in self._parts]
-        fields = {"version": self.version, "settings": settings}
-        self.link.ask(Kind.LOAD, fields, [memory.view(each) for each in weights])
-        entries: list[list[Any]] = []
-        tensors = []
-        for index, part in enumerate(self._parts):
-            parameter = self._named[part.tensor][1]
-            for name, value in optimizer.state.get(parameter, {}).items():
-                if isinstance(value, torch.Tensor):
-                    whole = value.shape != parameter.shape  # a count, or the factors of a matrix
-                    kept = _at_hand(value) if whole else self._cut(part, value).view(self._opening.pieces[index].shape)
-                    assert kept is not None
-                    entries.append([index, name, memory.name_of(kept.dtype), list(kept.shape), None])
-                    tensors.append(kept)
-                else:
-                    entries.append([index, name, None, None, value])
-        if entries:
-            self.link.ask(Kind.LOAD_STATE, {"entries": entries}, [memory.view(each) for each in tensors])
-
-    def push(self, gradients: Sequence[torch.Tensor | None], settings: Sequence[dict[str, Any]], wish: int) -> int:
-        """Send this server's parts of the gradients. Return the number of bytes."""
-        absent = [index for index, part in enumerate(self._parts) if gradients[part.tensor] is None]
-        body = []
-        for part in self._parts:
-            gradient = gradients[part.tensor]
-            if gradient is not None:
-                body.append(memory.view(self._cut(part, gradient)))
-        self._settings = list(settings)
-        number = self._taken[self._rank] + 1 if self._taken else 0
-        fields = {"base": self.version, "number": number, "absent": absent, "settings": settings, "wish": wish}
-        self._start(Kind.STEP, fields, body)
-        return sum(each.nbytes for each in body)
-
-    def pull(self) -> None:
-        """Ask for this server's parts of the weights."""
-        self._start(Kind.PULL, {}, [])
-
-    def ask(self, kind: Kind, fields: dict[str, Any]) -> dict[str, Any]:
-        """Send a request and receive its answer, which has no body."""
-        self._start(kind, fields, [])
-        return self._finish(None)
-
-    @torch.no_grad()
-    def take(self) -> int:
-        """Receive this server's parts of the weights into the model. Return the strongest wish to stop."""
-        fields = self._finish(self._places)
-        for number, staged in self._staged.items():
-            self._place(self._parts[number]).copy_(staged)
-        self.version, self._taken = int(fields["version"]), list(fields["taken"])
-        return int(fields.get("wish", 0))
-
-    def fetch_state(self, optimizer: optim.Optimizer) -> None:
-        """Fetch the server's state into the optimizer. The parts of a cut tensor come together there."""
-        tensors: list[torch.Tensor] = []
-
-        def into(head: frames.Head) -> list[memoryview]:
-            tensors.clear()
-            for _, _, dtype, shape, _ in head.fields["entries"]:
-                if dtype is not None:
-                    tensors.append(torch.empty(shape, dtype=memory.TYPES[dtype]))
-            return [memory.view(each) for each in tensors]
-
-        self._start(Kind.STATE, {}, [])
-        entries = self._finish(into)["entries"]
-        values = iter(tensors)
-        for index, name, dtype, _, plain in entries:
-            part = self._parts[index]
-            tensor, parameter = self._tensors[part.tensor], self._named[part.tensor][1]
-            state = optimizer.state[parameter]
-            value = next(values) if dtype is not None else plain
-            if isinstance(value, torch.Tensor) and value.shape == self._opening.pieces[index].shape:
-                if name not in state:
-                    state[name] = torch.empty(tensor.shape, dtype=value.dtype)
-                state[name].view(-1)[part.start : part.stop] = value.view(-1)
-            else:
-                state[name] = value
-
-    def _start(self, kind: Kind, fields: dict[str, Any], body: list[memoryview]) -> None:
-        self._request, self._awaited = (kind, fields, body), True
-        try:
-            self.link.start(kind, fields, body)
-        except links.Lost:
-            if not self.recovers:
-                raise
-            self._broken = True  # `_finish` asks again
-
-    def _finish(self, into: Callable[[frames.Head], Sequence[memoryview]] | None) -> dict[str, Any]:
-        """Receive the answer of the request, from a server that was started anew if need be."""
-        assert self._request is not None
-        while True:
-            try:
-                if self._broken:
-                    self._repair()
-                while not self.link.waits(links.WATCH_S):
-                    self.watch()
-                answer = self.link.finish(into)
-                self._awaited, self._lost_at = False, None
-                return answer
-            except links.Lost:
-                self._lost_at = self._lost_at or monotonic()
-                if not self.recovers or monotonic() - self._lost_at > links.WAIT_S:
-                    raise
-                self._broken = True
-
-    def look_after(self) -> None:
-        """Recover from the death of the server, while this worker waits for something else."""
-        if not self.recovers or not (self._broken or self.link.is_broken()):
-            return
-        self._broken = True
-        with contextlib.suppress(links.Lost):  # it died again: the next look finds it
-            self._repair()
-
-    def _repair(self) -> None:
-        """Take part in the training of the server's successor, and repeat the request that awaits its answer."""
-        self._recover()
-        if self._awaited and self._request is not None:
-            self.link.start(*self._request)
-        self._broken = False
-
-    def _recover(self) -> None:
-        """Connect to the server's successor, and bring it up to the version of this worker."""
-        self.link.reconnect()
-        version = self.version
-        told = self.link.open(self._opening.fields())
-        newer = version > int(told["version"]) or not told["loaded"]
-        weights = [self._cut(part, self._named[part.tensor][1].detach()) for part in self._parts] if newer else []
-        known = {"version": version, "taken": self._taken, "began_at": self.began_at}
-        fields = {**known, "settings": self._settings}
-        self.link.ask(Kind.RESUME, fields, [memory.view(each) for each in weights])
-
-    def _places(self, head: frames.Head) -> list[memoryview]:
-        """Return the memory that receives the weights: the model's own where a transport can write there. But a server
-        may die within an answer, and its successor needs weights of one version.
-        """
-        into = []
-        at_once = self.link.is_whole or not self.link.replaced
-        for number, part in enumerate(self._parts):
-            place = self._place(part)
-            if at_once and place.device.type == "cpu":
-                self._staged.pop(number, None)
-            else:
-                if number not in self._staged:
-                    self._staged[number] = torch.empty(part.size, dtype=place.dtype)
-                place = self._staged[number]
-            into.append(memory.view(place))
-        return into
-
-    def _place(self, part: sharding.Part) -> torch.Tensor:
-        return self._named[part.tensor][1].detach().view(-1)[part.start : part.stop]
-
-    def _cut(self, part: sharding.Part, whole: torch.Tensor) -> torch.Tensor:
-        """Return this part of a tensor, on the CPU."""
-        there = _at_hand(whole)
-        assert there is not None
-        return there.view(-1)[part.start : part.stop]
+def _sparse(tensor: torch.Tensor | None) -> torch.Tensor | None:
+    """Return the gradient of rows on the CPU, each row once."""
+    if tensor is None or not tensor.is_sparse:
+        return remotes.at_hand(tensor)
+    return tensor.detach().to("cpu").coalesce()
 
 
-def _pieces(parts: Sequence[sharding.Part], tensors: Sequence[sharding.Tensor]) -> tuple[openings.Piece, ...]:
-    found = []
-    for part in parts:
-        tensor = tensors[part.tensor]
-        shape = tensor.shape if part.size == tensor.size else (part.size,)
-        found.append(openings.Piece(tensor.name, part.start, shape, tensor.dtype, tensor.group))
-    return tuple(found)
-
-
-def _at_hand(tensor: torch.Tensor | None) -> torch.Tensor | None:
-    """Return the tensor as contiguous memory of the CPU."""
-    if tensor is None:
-        return None
-    if tensor.is_sparse:
-        raise errors.StateError("a gradient is sparse, which parameter servers do not take yet: use sparse=False")
-    return tensor.detach().to("cpu").contiguous()
+def _is_table(module: nn.Module) -> bool:
+    return isinstance(module, (nn.Embedding, nn.EmbeddingBag))
