@@ -64,6 +64,10 @@ def test_a_store_in_sqlite_imports_nothing_of_postgresql() -> None:
     assert not loaded_by("from oarlock.store.sql import database") & {"psycopg", "alembic"}
 
 
+def test_a_server_imports_the_pages_only_when_one_is_opened() -> None:
+    assert not loaded_by("from oarlock.web import opening") & {"oarlock.web.application", "jinja2", "httpx"}
+
+
 def test_the_agent_is_python_3_8_and_the_standard_library() -> None:
     for path in AGENT:
         ast.parse(path.read_text(), filename=str(path), feature_version=(3, 8))

@@ -164,12 +164,12 @@ class Server:
         """Return the API with the pages around it."""
         from oarlock.api import application
         from oarlock.controllers import succession
-        from oarlock.web import application as web
+        from oarlock.web import opening
 
         paths = frozenset(route.path.split("/")[1] for route in application.TABLE)
         home, secure = succession.home_id(self._settings.home), made.about.url.startswith("https:")
-        told = web.Settings(home=home, api=paths, hosts=made.hosts, secure=secure, report=made.report)
-        return web.Pages(api, told)
+        told = opening.Settings(home=home, api=paths, hosts=made.hosts, secure=secure, report=made.report)
+        return opening.Opening(api, told)
 
     async def _until_ended(
         self, http: uvicorn.Server, sock: socket.socket, made: provided.Services, begin: Coroutine[Any, Any, None]

@@ -58,6 +58,53 @@ def test_the_last_migration_is_the_one_that_the_tables_name() -> None:
     assert revisions()[-1] == schema.REVISION
 
 
+def reflected(url: str) -> dict[str, dict[str, object]]:
+    """Return all that the database tells of its tables and their rows."""
+    one = engine(url)
+    with one.readers.connect() as connection, connection.begin():
+        inspector = sa.inspect(connection)
+        found: dict[str, dict[str, object]] = {}
+        for table in inspector.get_table_names():
+            columns = sorted(inspector.get_columns(table), key=lambda column: column["name"])
+            order = ", ".join(column["name"] for column in columns)
+            found[table] = {
+                "columns": [{**column, "type": repr(column["type"])} for column in columns],
+                "key": inspector.get_pk_constraint(table)["constrained_columns"],
+                "foreign": sorted(map(repr, inspector.get_foreign_keys(table))),
+                "unique": sorted(map(repr, inspector.get_unique_constraints(table))),
+                "checks": sorted(
+                    (check["name"], check["sqltext"].casefold()) for check in inspector.get_check_constraints(table)
+                ),
+                "indexes": sorted(
+                    repr({**index, "dialect_options": {name: str(of) for name, of in index["dialect_options"].items()}})
+                    for index in inspector.get_indexes(table)
+                ),
+                "rows": [tuple(row) for row in connection.exec_driver_sql(f"SELECT {order} FROM {table}")],
+            }
+    one.dispose()
+    return found
+
+
+async def test_an_empty_database_gets_what_all_migrations_make(empty_url: str) -> None:
+    await asyncio.to_thread(migrate, empty_url, schema.REVISION)
+    migrated = await asyncio.to_thread(reflected, empty_url)
+    assert len(migrated) == len(schema.metadata.tables) + 1
+    for table in migrated:
+        assert migrated[table]["columns"], table
+    await asyncio.to_thread(_empty, empty_url, list(migrated))
+    await database.open_store(empty_url).close()
+    assert await asyncio.to_thread(reflected, empty_url) == migrated
+
+
+def _empty(url: str, tables: list[str]) -> None:
+    one = engine(url)
+    with one.writers.connect() as connection, connection.begin():
+        cascade = " CASCADE" if connection.dialect.name == "postgresql" else ""
+        for table in tables:
+            connection.exec_driver_sql(f"DROP TABLE {table}{cascade}")
+    one.dispose()
+
+
 @pytest.mark.parametrize("start", [None, *revisions()])
 async def test_from_each_revision_to_the_present_tables(empty_url: str, start: str | None) -> None:
     if start is not None:
@@ -182,6 +229,8 @@ async def test_a_migration_that_fails_changes_nothing(
     empty_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next start finds the database as it was, and goes on from there."""
+    before = revisions()[-2]
+    await asyncio.to_thread(migrate, empty_url, before)
     broken = tmp_path / "migrations"
     shutil.copytree(upgrading.MIGRATIONS, broken, ignore=shutil.ignore_patterns("__pycache__"))
     last = next((broken / "versions").glob(f"{schema.REVISION}_*.py"))
@@ -192,6 +241,7 @@ async def test_a_migration_that_fails_changes_nothing(
     monkeypatch.undo()
     one = engine(empty_url)
     with one.readers.connect() as connection, connection.begin():
-        assert sa.inspect(connection).get_table_names() == []
+        assert upgrading.revision(connection) == before
     one.dispose()
+    assert await asyncio.to_thread(differences, empty_url) != []
     await database.open_store(empty_url).close()

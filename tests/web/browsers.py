@@ -13,7 +13,7 @@ import httpx
 from tests.api import rig as rigs
 
 from oarlock.api import application as api
-from oarlock.web import application, transport
+from oarlock.web import application, settings, transport
 
 URL = "http://127.0.0.1:1"
 HOME = "/home/of/the/tests"
@@ -30,7 +30,7 @@ class WebRig(rigs.Rig):
         self.failures: list[object] = []
         self.app = application.Pages(
             self.api,
-            application.Settings(home=HOME, api=API, hosts=frozenset({"127.0.0.1"}), secure=False, report=self._failed),
+            settings.Settings(home=HOME, api=API, hosts=frozenset({"127.0.0.1"}), secure=False, report=self._failed),
         )
 
     def _failed(self, event: str, facts: object) -> None:

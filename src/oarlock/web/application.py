@@ -10,14 +10,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection
 from typing import Any
 
-import msgspec
 from starlette import responses, routing, types
 
 from oarlock.spec import errors
-from oarlock.web import assets, compressing, cookies, origins, templating, texts, turns, visits
+from oarlock.web import assets, compressing, cookies, origins, settings, templating, texts, turns, visits
 from oarlock.web import routing as table
 from oarlock.web.pages import (
     cluster,
@@ -75,39 +74,25 @@ HEADERS: tuple[tuple[bytes, bytes], ...] = (
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"cross-origin-opener-policy", b"same-origin"),
 )
-Report = Callable[[str, Mapping[str, object]], None]
-
-
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts of the server.
-
-    `home` tells it from the other servers of this machine; `api` lists the first segments of the API's paths.
-    """
-
-    home: str
-    api: frozenset[str]
-    hosts: frozenset[str] | None
-    secure: bool
-    report: Report
 
 
 class Pages:
     """The application: the API under its own paths, pages under all others."""
 
-    def __init__(self, api: types.ASGIApp, settings: Settings, pages: Collection[table.Page] = PAGES) -> None:
+    def __init__(self, api: types.ASGIApp, facts: settings.Settings, pages: Collection[table.Page] = PAGES) -> None:
         self._api = api
-        self._settings = settings
+        self._settings = facts
         self._pages = pages
         self._assets = assets.Assets()
         self._templates = templating.Templates(self._assets)
-        self._cookie = cookies.SessionCookie(settings.home, secure=settings.secure)
+        self._cookie = cookies.SessionCookie(facts.home, secure=facts.secure)
         self._routes = [(routing.compile_path(page.path), page) for page in pages]
         self._menu = [page for page in pages if page.key]
         self._busy: set[str] = set()
         self._turns = turns.Turns()
 
     async def __call__(self, scope: types.Scope, receive: types.Receive, send: types.Send) -> None:
-        if scope["type"] != "http" or scope["path"][1:].partition("/")[0] in self._settings.api:
+        if self._settings.of_api(scope):
             await self._api(scope, receive, send)
             return
         response = await self._answer(scope, receive)

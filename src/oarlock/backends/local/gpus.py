@@ -5,6 +5,8 @@ Everything that knows NVIDIA is in this file. Without nvidia-ml-py, without a dr
 
 from __future__ import annotations
 
+import ctypes
+import sys
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -52,11 +54,13 @@ class Nvml:
     def _start(self) -> bool:
         try:
             if self._library is None:
+                if sys.platform == "linux":
+                    ctypes.CDLL("libnvidia-ml.so.1")  # without the driver, the package need not be imported
                 import pynvml  # only machines with a GPU need the package
 
                 self._library = pynvml
             self._library.nvmlInit()
-        except ImportError:
+        except (ImportError, OSError):
             return False
         except self._library.NVMLError:
             return False

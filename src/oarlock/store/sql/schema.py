@@ -4,7 +4,7 @@ Values that queries ask for have columns; the whole noun lies beside them as JSO
 databases, so that they order as Python does. A thing that must be unique is a key: a device or port of a node, a job's
 name among its owner's active ones, an idempotency key, a `seq`.
 
-`migrations/` makes them; a test compares the two.
+`make` makes them in an empty database, `migrations/` in one of an earlier version; a test compares the two.
 """
 
 from __future__ import annotations
@@ -15,6 +15,20 @@ REVISION = "0010"
 """The migration that these tables are the result of."""
 
 metadata = sa.MetaData()
+
+
+def make(connection: sa.Connection) -> None:
+    """Make all tables in an empty database, as if every migration had run."""
+    metadata.create_all(connection, checkfirst=False)
+    for statement in (
+        "INSERT INTO log (id, last_seq, floor) VALUES (1, 0, 1)",
+        "INSERT INTO leader (id, holder, epoch, expires_at) VALUES (1, '', 0, 0)",
+        "INSERT INTO heartbeat (id, beat_at, padding) VALUES (1, 0, '')",
+        "CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL PRIMARY KEY)",
+    ):
+        connection.exec_driver_sql(statement)
+    connection.execute(sa.text("INSERT INTO alembic_version VALUES (:revision)"), {"revision": REVISION})
+
 
 # Byte order, whatever the database's locale.
 text = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")

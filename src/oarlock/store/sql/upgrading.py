@@ -1,7 +1,9 @@
 """The database's schema is brought up to date when it is opened, in one transaction: it is the new one or still the
 old one.
 
-Alembic is imported only when there is something to do. A database that a newer Oarlock has made is left alone.
+An empty database gets the present tables at once; a test compares them with those of all migrations. Alembic is
+imported only for a database of an earlier version: it takes a sixth of the time in which a server starts. A database
+that a newer Oarlock has made is left alone.
 """
 
 from __future__ import annotations
@@ -36,6 +38,9 @@ def upgrade(connection: sa.Connection, *, to: str = "head") -> None:
             "this database holds tables, but none that says that they are Oarlock's",
             hint="Name an empty database, or another file.",
         )
+    if present is None and to == "head":
+        schema.make(connection)
+        return
     from alembic import command, config, script
 
     settings = config.Config()
