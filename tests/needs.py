@@ -34,6 +34,7 @@ TABLE: Mapping[str, str] = {
         "an API server that stores custom objects: Kubernetes 1.20 that was built with Go 1.18 or newer ends at the"
         " first one, and the tests keep them in memory"
     ),
+    "garbage collector": "kube-controller-manager beside kube-apiserver: it removes what a deleted object owns",
     "a node of the cluster": "a machine that is itself a node of the cluster of KUBECONFIG: pods reach a server on it",
     "mpirun": "Open MPI: as root on Debian, `apt-get install openmpi-bin`",
     "recorded workloads": (

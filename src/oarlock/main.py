@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from oarlock.api.security import secretfiles
     from oarlock.api.services import meters, provided
     from oarlock.backends import backends, provisioners
-    from oarlock.backends.kubernetes import examining
+    from oarlock.backends.kubernetes import examining, site
     from oarlock.controllers import running, timing
-    from oarlock.controllers.guarding import assigning
+    from oarlock.controllers.guarding import assigning, launching
     from oarlock.data import storage
     from oarlock.spec import jobs
     from oarlock.store import stores
@@ -115,8 +115,8 @@ class Server:
             await stack.enter_async_context(engine.living())
             stack.callback(kept.checkpoints.close)  # before the engine ends: it may be waiting for a long reading
             made = self._services(store, kept, engine, measured, url)
-            if settings.backend == configuration.KUBERNETES and settings.kubernetes.namespaces:
-                await stack.enter_async_context(self._custom_resources(made, engine.leads))
+            if settings.backend == configuration.KUBERNETES:
+                await stack.enter_async_context(self._custom_resources(made, engine))
             counted = connections.OpenConnections.within_limits(serverlog.report)
             listener = connections.Listener(sock, counted)
             stack.callback(listener.close)
@@ -150,15 +150,15 @@ class Server:
             serverlog.report("ended", {"url": url})
 
     def _custom_resources(
-        self, made: provided.Services, leads: Callable[[], bool]
+        self, made: provided.Services, engine: Engine
     ) -> contextlib.AbstractAsyncContextManager[None]:
-        """Serve the OarlockJobs of the namespaces in the settings."""
+        """Serve the OarlockJobs of users, and show all jobs as such."""
         from oarlock.api.customresources import face
         from oarlock.backends.kubernetes import oarlockjobs
 
-        site = self._settings.kubernetes
+        site = engine.site
         objects = oarlockjobs.connect(site, os.environ, clock=time.time, monotonic=time.monotonic)
-        return face.serving(made, objects, site.namespaces, leads=leads, monotonic=time.monotonic)
+        return face.serving(made, objects, site.namespaces, leads=engine.leads, monotonic=time.monotonic)
 
     def _with_pages(self, api: Any, made: provided.Services) -> Any:
         """Return the API with the pages around it."""
@@ -343,12 +343,14 @@ class Engine:
         self._stop = asyncio.Event()
         self.on_end: Callable[[], object] = lambda: None  # called on the engine's thread
         self._adds: provisioners.Provisioner | None = None  # nodes
+        self._owner: launching.OwnerOf | None = None
         self._check: Callable[[], Coroutine[Any, Any, None]] | None = None
         self.manifests: Callable[[jobs.Job], list[dict[str, Any]]] | None = None
         self.leads: Callable[[], bool] = lambda: False
         self.failure: BaseException | None = None  # the error that ended it: a server without it must not go on
         self.loop: asyncio.AbstractEventLoop
         self.backend: backends.Backend
+        self.site: site.Site
 
     @contextlib.asynccontextmanager
     async def living(self) -> AsyncIterator[None]:
@@ -420,15 +422,12 @@ class Engine:
             ) from error
         from oarlock.controllers.guarding import launching
 
-        settings, told = self._settings, self._settings.kubernetes
-        made = msgspec.structs.replace(
-            told,
-            installation=told.installation or site.installation(self._home.task_secret(secrets.token_bytes)),
-            ca_pem=told.ca_pem or (Path(settings.tls_ca).read_text(encoding="utf-8") if settings.tls_ca else ""),
-        )
-        opened = await backend.connect(made, os.environ, clock=time.time, monotonic=time.monotonic)
+        settings = self._settings
+        self.site = site.completed(settings.kubernetes, self._home.task_secret(secrets.token_bytes), settings.tls_ca)
+        opened = await backend.connect(self.site, os.environ, clock=time.time, monotonic=time.monotonic)
         self._check = lambda: opened.check_reached(settings.pods_url(self._url))
         self._adds = opened.provisioner()
+        self._owner = opened.owner
         agents = self._told_to_agents(Path())
         self.manifests = lambda job: opened.manifests(launching.rehearsed(job, agents, self.clock()))
         return opened
@@ -468,7 +467,7 @@ class Engine:
             return blanking.Blanker(values)
 
         remains = leftovers.Leftovers(self.backend, kept.logs, kept.metrics, blanker=blanker, clock=clock)
-        report = running.report
+        report, told = running.report, self._told_to_agents(hook)
         return running.Runner(
             [
                 timing.Timing(store, leader, clock),
@@ -484,7 +483,7 @@ class Engine:
                     memo=memos.Memo(),
                 ),
                 guardian.Guardian(
-                    store, self.backend, leader, remains, self._told_to_agents(hook), clock=clock, report=report
+                    store, self.backend, leader, remains, told, clock=clock, report=report, owner=self._owner
                 ),
                 provisioning.Provisioning(store, self._adds, leader, clock=clock, report=report, rules=settings.rules),
                 measuring.Measuring(store, leader, clock=clock, report=report),

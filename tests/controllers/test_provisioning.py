@@ -166,7 +166,7 @@ async def test_without_an_autoscaler_that_answers_the_numbers_follow_the_need() 
 async def test_a_cluster_that_does_not_answer_holds_up_nothing(scaled: Autoscaled) -> None:
     """Not even the record: the request is made once the cluster answers again."""
 
-    async def failing(job: str, request: provisioning.NodeRequest) -> None:
+    async def failing(job: str, request: provisioning.NodeRequest, resource: resources.Resource | None = None) -> None:
         raise errors.Unavailable("the API server cannot be reached")
 
     scaled.memory.request, request = failing, scaled.memory.request  # type: ignore[method-assign]
@@ -222,7 +222,7 @@ async def test_a_request_never_takes_the_name_of_one_that_is_not_withdrawn_yet(s
 async def test_a_request_that_was_refused_is_withdrawn_too(scaled: Autoscaled) -> None:
     """A part of it may be there, and no list tells of it."""
 
-    async def refused(job: str, request: provisioning.NodeRequest) -> None:
+    async def refused(job: str, request: provisioning.NodeRequest, resource: resources.Resource | None = None) -> None:
         raise errors.InvalidInput("a webhook refused it")
 
     withdrawn = []

@@ -14,7 +14,7 @@ from typing import Protocol
 
 import msgspec
 
-from oarlock.spec import attempts, errors, holdings, jobfile, roles
+from oarlock.spec import attempts, errors, holdings, jobfile, resources, roles
 from oarlock.spec.cluster import nodes
 from oarlock.spec.protocol import assignments
 from oarlock.spec.reconciling import observations
@@ -29,6 +29,7 @@ class Container(msgspec.Struct, frozen=True, kw_only=True):
     job_name: str = ""  # for people who look at the pod
     owner: str = ""  # whose environments of dependencies it shares
     continues: str = ""  # the path of the checkpoint of another job that it begins from
+    resource: resources.Resource | None = None  # the object of the cluster with which the task goes
 
 
 class TaskLaunch(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,8 +17,10 @@ class Provisioner(Protocol):
         """Return the requests that the cluster knows; None where nothing there takes requests."""
         ...
 
-    async def request(self, job: str, request: provisioning.NodeRequest) -> None:
-        """Make the request. One that is there already stays."""
+    async def request(
+        self, job: str, request: provisioning.NodeRequest, resource: resources.Resource | None = None
+    ) -> None:
+        """Make the request. One that is there already stays. `resource` is the job's object."""
         ...
 
     async def withdraw(self, job: str, number: int) -> None:
@@ -51,7 +53,9 @@ class Memory:
             for answer, message in [self.answers.get((job, number), none)]
         ]
 
-    async def request(self, job: str, request: provisioning.NodeRequest) -> None:
+    async def request(
+        self, job: str, request: provisioning.NodeRequest, resource: resources.Resource | None = None
+    ) -> None:
         self.requests.setdefault((job, request.number), request)
 
     async def withdraw(self, job: str, number: int) -> None:

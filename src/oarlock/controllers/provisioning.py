@@ -159,7 +159,9 @@ class Provisioning:
                 self._unsure.discard((job, number))
         for job, number in sorted(wanted.keys() - there):
             self._unsure.add((job, number))
-            if await self._part("request", job, provisioner.request(job, wanted[job, number])):
+            if await self._part(
+                "request", job, provisioner.request(job, wanted[job, number], self._roster.jobs[job].resource)
+            ):
                 self._unsure.discard((job, number))
         self._is_clean = not there and not wanted and not self._unsure
 

@@ -103,6 +103,10 @@ def _nodes_requested(job: jobs.Job, event: events.NodesRequested, now: float) ->
     return replace(job, node_request=event.request)
 
 
+def _projected(job: jobs.Job, event: events.Projected, now: float) -> jobs.Job:
+    return job if job.resource is not None else replace(job, resource=event.resource)
+
+
 def _admitted(job: jobs.Job, event: events.Admitted, now: float) -> jobs.Job:
     last = job.attempt
     number = 1 if last is None else last.number + 1
@@ -447,6 +451,7 @@ _HANDLERS: dict[type[events.Event], Callable[[jobs.Job, Any, float], jobs.Job]] 
     events.Edited: _edited,
     events.Refused: _refused,
     events.NodesRequested: _nodes_requested,
+    events.Projected: _projected,
     events.Admitted: _admitted,
     events.Reshaped: _reshaped,
     events.Vacated: _vacated,

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from oarlock.spec import attempts, curves, holdings, intents, refusals
+from oarlock.spec import attempts, curves, holdings, intents, refusals, resources
 from oarlock.spec.cluster import provisioning
 
 
@@ -49,6 +49,12 @@ class NodesRequested(Event, frozen=True, kw_only=True, tag="nodes_requested"):
     """Nodes for the waiting gang are requested, or an autoscaler has answered; None: they are no longer wanted."""
 
     request: provisioning.NodeRequest | None
+
+
+class Projected(Event, frozen=True, kw_only=True, tag="projected"):
+    """The job has an object in its Kubernetes cluster now."""
+
+    resource: resources.Resource
 
 
 class Admitted(Event, frozen=True, kw_only=True, tag="admitted"):
@@ -227,6 +233,7 @@ AnyEvent = (
     | Edited
     | Refused
     | NodesRequested
+    | Projected
     | Admitted
     | Reshaped
     | Vacated

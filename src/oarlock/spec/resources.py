@@ -79,7 +79,7 @@ class JobStatus(Part, frozen=True):
         return next((one for one in self.conditions if one.type == name), None)
 
 
-class Happening(msgspec.Struct, frozen=True, kw_only=True):
+class Event(msgspec.Struct, frozen=True, kw_only=True):
     """An Event of an object. `number` tells it from the object's others, so that a repeated one is the same."""
 
     number: int

@@ -29,6 +29,7 @@ class Cluster:
         self.namespaces = {"kube-system": str(uuid.uuid4())}  # the UIDs that the server may read
         self.lost = 0  # so many of the next answers to writes are lost
         self.writes = 0  # of statuses
+        self.made = 0  # objects, by the server
         self.told: dict[str, dict[str, Any]] = {}  # Events by name
         self._versions = itertools.count(1)
         self._version = 0
@@ -44,10 +45,11 @@ class Cluster:
 
     # What users do
 
-    def apply(self, namespace: str, name: str, spec: Any) -> str:
+    def apply(self, namespace: str, name: str, spec: Any, labels: dict[str, str] | None = None) -> str:
         found = self.objects.get((namespace, name))
         if found is None:
             meta = {"name": name, "namespace": namespace, "uid": str(uuid.uuid4()), "generation": 1}
+            meta |= {"labels": labels} if labels else {}
             self._put("ADDED", {"metadata": meta, "spec": spec})
             return meta["uid"]
         if found["spec"] != spec:
@@ -82,12 +84,16 @@ class Cluster:
         if request.method == "GET" and request.path.startswith("/api/v1/namespaces/"):
             uid = self.namespaces.get(request.path.rpartition("/")[2])
             return _answer(200, {"metadata": {"uid": uid}}) if uid else _answer(403, {"reason": "Forbidden"})
+        if request.method == "GET" and request.path != oarlockjobs.PATH:
+            return self._one("GET", request)
         if request.method == "GET":
-            assert request.path == oarlockjobs.PATH
             meta = {"resourceVersion": str(self._version)}
             return _answer(200, {"metadata": meta, "items": list(self.objects.values())})
         if request.method == "POST":
-            return self._event(msgspec.json.decode(request.data or b""))
+            body = msgspec.json.decode(request.data or b"")
+            return self._create(body) if request.path.endswith("/oarlockjobs") else self._event(body)
+        if request.method == "DELETE":
+            return self._one("DELETE", request)
         assert request.method == "PATCH"
         _, namespace, kind, name, below = request.path.removeprefix(f"{resources.API}/").split("/")
         assert (kind, below) == ("oarlockjobs", "status")
@@ -101,6 +107,27 @@ class Cluster:
         status = {name: value for name, value in patch["status"].items() if value is not None}
         self._put("MODIFIED", {**found, "status": status})
         return _answer(200, self.objects[namespace, name])
+
+    def _create(self, body: dict[str, Any]) -> transports.Answer:
+        meta = body["metadata"]
+        if (meta["namespace"], meta["name"]) in self.objects:
+            return _answer(409, {"reason": "AlreadyExists", "message": f"{meta['name']} already exists"})
+        meta = {"uid": str(uuid.uuid4()), "generation": 1, **meta}
+        self._put("ADDED", {"metadata": meta, "spec": body["spec"]})
+        self.made += 1
+        return _answer(201, self.objects[meta["namespace"], meta["name"]])
+
+    def _one(self, method: str, request: transports.Request) -> transports.Answer:
+        """Answer a request for one object: it is read, or deleted."""
+        _, namespace, _, name = request.path.removeprefix(f"{resources.API}/").split("/")
+        found = self.objects.get((namespace, name))
+        if found is None:
+            return _answer(404, {"message": f"{name} not found"})
+        if method == "DELETE":
+            if msgspec.json.decode(request.data or b"")["preconditions"]["uid"] != found["metadata"]["uid"]:
+                return _answer(409, {"reason": "Conflict", "message": "the UID in the precondition differs"})
+            self.delete(namespace, name)
+        return _answer(200, found)
 
     def _event(self, body: dict[str, Any]) -> transports.Answer:
         name = body["metadata"]["name"]

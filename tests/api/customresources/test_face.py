@@ -3,229 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
-import contextlib
-import itertools
-import json
-import shutil
-import subprocess
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import msgspec
 import pytest
-import pytest_asyncio
-import yaml
-from tests import needs
 from tests.api import rig as rigs
 from tests.api.customresources import memory
-from tests.backends.kubernetes import apiserver, conftest, rights
+from tests.api.customresources.desks import PATIENCE_S, Desk, RealDesk, condition, is_false, is_true
 
-from oarlock.api.customresources import definitions, face, translation
+from oarlock.api.customresources import face, translation
 from oarlock.backends.kubernetes import oarlockjobs, site
-from oarlock.backends.kubernetes.apiserver import client, objects
-from oarlock.spec import errors, events, jobs, phases, resources
-from oarlock.spec.cluster import pools
-from oarlock.store import stores
+from oarlock.spec import errors, events, phases, resources
 
-KUBECTL = str(apiserver.ASSETS / "kubectl") if (apiserver.ASSETS / "kubectl").exists() else shutil.which("kubectl")
-_DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-_numbers = itertools.count(1)
 COUNT = 500
-PATIENCE_S = 200.0
-
-
-class Desk:
-    """The namespaces of ann and bob, and a server of Oarlock that serves them. The cluster is in memory."""
-
-    def __init__(self, rig: rigs.Rig) -> None:
-        number = next(_numbers)
-        self.rig = rig
-        self.cluster = memory.Cluster()
-        self.ann, self.bob = f"ann-{number}", f"bob-{number}"
-        self.leads = True
-        self.tenants = {self.ann: site.Tenant("ann"), self.bob: site.Tenant("bob", "research")}
-
-    def client(self) -> client.Client:
-        """Return the client of the server."""
-        return self.cluster.client()
-
-    @contextlib.asynccontextmanager
-    async def serving(self) -> AsyncIterator[face.Objects]:
-        """Serve the objects, as a server does between its start and its end."""
-        watched = oarlockjobs.OarlockJobs(self.client(), self.tenants, monotonic=time.monotonic)
-        told = face.serving(
-            self.rig.services, watched, self.tenants, leads=lambda: self.leads, monotonic=time.monotonic
-        )
-        async with told:
-            yield watched
-        assert not [what for what, _ in self.rig.reports if what.startswith("resource")], self.rig.reports
-
-    async def apply(self, namespace: str, name: str, /, **spec: Any) -> str:
-        """Apply an OarlockJob as its user does; return its UID."""
-        return self.cluster.apply(namespace, name, {"command": "python train.py", **spec})
-
-    async def delete(self, namespace: str, name: str) -> None:
-        self.cluster.delete(namespace, name)
-
-    async def object(self, namespace: str, name: str) -> dict[str, Any]:
-        return self.cluster.objects[namespace, name]
-
-    async def until(self, namespace: str, name: str, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        """Return the status once it is so."""
-        deadline = time.monotonic() + PATIENCE_S
-        while True:
-            status = (await self.object(namespace, name)).get("status", {})
-            if holds(status):
-                return status
-            assert time.monotonic() < deadline, json.dumps(status, indent=2)
-            await asyncio.sleep(0.05)
-
-    async def job(self, name: str, holds: Callable[[jobs.Job], bool] = lambda job: True) -> jobs.Job:
-        """Return the newest job of this name once there is one of which this holds."""
-        deadline = time.monotonic() + PATIENCE_S
-        while True:
-            found = await self.jobs(name)
-            if found and holds(found[0]):
-                return found[0]
-            assert time.monotonic() < deadline, found
-            await asyncio.sleep(0.05)
-
-    async def jobs(self, name: str) -> list[jobs.Job]:
-        return await self.rig.store.read(lambda view: view.jobs(stores.JobFilter(name=name)))
-
-
-class RealDesk(Desk):
-    """The cluster is a real API server, its users have `kubectl`, and the server has the rights of `deploy/`."""
-
-    def __init__(self, rig: rigs.Rig, server: apiserver.ApiServer, admin: client.Client) -> None:
-        super().__init__(rig)
-        self.server = server
-        self.admin = admin
-        self.users = {self.ann: "a-token", self.bob: "b-token"}
-
-    def client(self) -> client.Client:
-        return client.Client(conftest.access(self.server, rights.SERVER))
-
-    async def kubectl(self, token: str, *words: str, fails: bool = False, text: str = "") -> str:
-        """Return the output of `kubectl`, with its errors."""
-        assert KUBECTL is not None
-        config = self.server.kubeconfig(token)
-        process = await asyncio.create_subprocess_exec(
-            *(KUBECTL, "--kubeconfig", str(config), *words),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
-        said, _ = await process.communicate(text.encode())
-        assert (process.returncode != 0) == fails, said.decode()
-        return said.decode()
-
-    async def apply(self, namespace: str, name: str, /, **spec: Any) -> str:
-        manifest = {
-            "apiVersion": f"{resources.GROUP}/{resources.VERSION}",
-            "kind": "OarlockJob",
-            "metadata": {"name": name, "namespace": namespace},
-            "spec": {"command": "python train.py", **spec},
-        }
-        await self.kubectl(self.users[namespace], "apply", "--filename", "-", text=yaml.safe_dump(manifest))
-        return str((await self.object(namespace, name))["metadata"]["uid"])
-
-    async def delete(self, namespace: str, name: str) -> None:
-        await self.kubectl(self.users[namespace], "--namespace", namespace, "delete", "oarlockjob", name)
-
-    async def object(self, namespace: str, name: str) -> dict[str, Any]:
-        path = f"{resources.API}/namespaces/{namespace}/oarlockjobs/{name}"
-        found: dict[str, Any] = await self.admin.get(path, dict)
-        return found
-
-
-def condition(status: dict[str, Any], kind: str) -> dict[str, Any]:
-    return next((one for one in status.get("conditions", ()) if one["type"] == kind), {})
-
-
-def is_true(kind: str) -> Callable[[dict[str, Any]], bool]:
-    return lambda status: condition(status, kind).get("status") == "True"
-
-
-def is_false(kind: str) -> Callable[[dict[str, Any]], bool]:
-    return lambda status: condition(status, kind).get("status") == "False"
-
-
-@pytest.fixture(scope="session")
-def resource_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[apiserver.ApiServer]:
-    """An API server with the definition, and nothing else."""
-    if not (apiserver.ASSETS / "kube-apiserver").exists():
-        needs.skip("Kubernetes API server")
-    with apiserver.running(tmp_path_factory.mktemp("resources") / "server") as server:
-        with concurrent.futures.ThreadPoolExecutor(1) as thread:  # this one has an event loop already
-            why = thread.submit(asyncio.run, define(server)).result()
-        if why:
-            needs.skip("custom objects", why)
-        yield server
-
-
-async def define(server: apiserver.ApiServer) -> str:
-    """Install the definition, and return once the API server has taken an object, or why it cannot."""
-    first = {"metadata": {"name": "first"}, "spec": {"command": "x"}}
-    first |= {"apiVersion": f"{resources.GROUP}/{resources.VERSION}", "kind": "OarlockJob"}
-    path = f"{resources.API}/namespaces/default/oarlockjobs"
-    async with client.Client(conftest.access(server), tries=1) as admin:
-        await admin.create(_DEFINITIONS, definitions.definition(), objects.Bare)
-        deadline = time.monotonic() + PATIENCE_S
-        while True:
-            try:
-                await admin.create(path, first, objects.Bare)
-            except errors.NotFound:  # not served yet
-                assert time.monotonic() < deadline
-                await asyncio.sleep(0.1)
-            except errors.Unavailable as error:
-                if server.has_ended("kube-apiserver"):
-                    return error.message
-                raise
-            else:
-                return ""
-
-
-@pytest_asyncio.fixture(params=["memory", pytest.param("real", marks=apiserver.needed)])
-async def desk(rig: rigs.Rig, request: pytest.FixtureRequest) -> AsyncIterator[Desk]:
-    await rig.store.write(lambda tx: tx.put_pool(pools.Pool(name="research")))
-    if request.param == "memory":
-        yield Desk(rig)
-        return
-    async with real(rig, request.getfixturevalue("resource_server")) as one:
-        yield one
-
-
-@pytest_asyncio.fixture
-async def real_desk(rig: rigs.Rig, resource_server: apiserver.ApiServer) -> AsyncIterator[RealDesk]:
-    async with real(rig, resource_server) as one:
-        yield one
-
-
-@contextlib.asynccontextmanager
-async def real(rig: rigs.Rig, server: apiserver.ApiServer) -> AsyncIterator[RealDesk]:
-    async with client.Client(conftest.access(server)) as admin:
-        one = RealDesk(rig, server, admin)
-        for namespace, user in ((one.ann, "tenant-a"), (one.bob, "tenant-b")):
-            await admin.create("/api/v1/namespaces", {"metadata": {"name": namespace}}, objects.Bare)
-            await rights.grant(admin, namespace)
-            await admit(admin, namespace, user)
-        yield one
-
-
-async def admit(admin: client.Client, namespace: str, user: str) -> None:
-    """Give the user the rights in this namespace that docs/kubernetes.md names."""
-    rules = [{"apiGroups": [resources.GROUP], "resources": ["oarlockjobs"], "verbs": ["*"]}]
-    path = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}"
-    await admin.create(f"{path}/roles", {"metadata": {"name": "jobs"}, "rules": rules}, objects.Bare)
-    binding = {
-        "metadata": {"name": "jobs"},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "jobs"},
-        "subjects": [{"kind": "User", "name": user}],
-    }
-    await admin.create(f"{path}/rolebindings", binding, objects.Bare)
 
 
 async def test_apply_submits_get_shows_and_delete_cancels(desk: Desk) -> None:
@@ -563,15 +354,15 @@ async def test_the_face_goes_on_after_an_error_that_it_did_not_expect(
 ) -> None:
     desk = Desk(rig)
     failures = iter([True])
-    happening = translation.happening
+    event = translation.event
 
-    def failing(record: events.Record) -> resources.Happening | None:
+    def failing(record: events.Record) -> resources.Event | None:
         if next(failures, False):
             raise LookupError("a fault")
-        return happening(record)
+        return event(record)
 
-    monkeypatch.setattr(translation, "happening", failing)
-    watched = oarlockjobs.OarlockJobs(desk.client(), desk.tenants, monotonic=time.monotonic)
+    monkeypatch.setattr(translation, "event", failing)
+    watched = oarlockjobs.OarlockJobs(desk.client(), desk.site, monotonic=time.monotonic)
     async with face.serving(rig.services, watched, desk.tenants, leads=lambda: True, monotonic=time.monotonic):
         await desk.apply(desk.ann, "first")
         await desk.until(desk.ann, "first", is_true("Admitted"))
@@ -600,7 +391,7 @@ async def told(desk: Desk, count: int) -> list[dict[str, object]]:
 async def test_a_new_leader_whose_watch_hangs_cancels_no_job_whose_object_is_there(rig: rigs.Rig) -> None:
     """The standby server listed the objects before this one came; its watch has told nothing since."""
     desk = Desk(rig)
-    standby = oarlockjobs.OarlockJobs(desk.client(), desk.tenants, monotonic=time.monotonic)
+    standby = oarlockjobs.OarlockJobs(desk.client(), desk.site, monotonic=time.monotonic)
     leads = False
     after = face.serving(rig.services, standby, desk.tenants, leads=lambda: leads, monotonic=time.monotonic)
     desk.cluster.hangs = True
@@ -760,7 +551,7 @@ async def test_an_object_that_is_due_is_looked_at_once(rig: rigs.Rig, monkeypatc
     monkeypatch.setattr(translation, "wanted", counted)
     monkeypatch.setattr(face.Face, "_access", gated)
     desk.tenants[desk.bob] = site.Tenant("bob")
-    watched = oarlockjobs.OarlockJobs(desk.client(), desk.tenants, monotonic=time.monotonic)
+    watched = oarlockjobs.OarlockJobs(desk.client(), desk.site, monotonic=time.monotonic)
     async with face.serving(rig.services, watched, desk.tenants, leads=lambda: True, monotonic=lambda: now[0]):
         await desk.apply(desk.ann, "bad", pool="nowhere")
         await desk.until(desk.ann, "bad", is_false("Admitted"))

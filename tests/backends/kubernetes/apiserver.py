@@ -89,6 +89,18 @@ class ApiServer:
             "--disable-admission-plugins=ServiceAccount",  # nobody would make the accounts: there are no controllers
         )
 
+    def start_garbage_collector(self) -> None:
+        self._start(
+            "kube-controller-manager",
+            f"--kubeconfig={self.kubeconfig()}",
+            "--controllers=garbagecollector",
+            "--leader-elect=false",
+            f"--secure-port={free_ports(1)[0]}",
+            "--bind-address=127.0.0.1",
+            "--port=0",
+            f"--cert-dir={self.folder / 'certificates'}",
+        )
+
     def stop(self, name: str, number: signal.Signals = signal.SIGTERM) -> None:
         process = self._processes.pop(name, None)
         if process is None:

@@ -33,11 +33,12 @@ def documents() -> tuple[dict[str, Any], ...]:
 
 def granted() -> set[tuple[str, str, str]]:
     """Return what the server may do: (scope, verb, resource). The scope is `cluster`, or a namespace."""
+    roles = {(one["kind"], one["metadata"]["name"]): one["rules"] for one in documents() if "rules" in one}
     return {
         (one["metadata"].get("namespace", "cluster"), verb, f"{resource}.{group}".rstrip("."))
         for one in documents()
-        if one["kind"] in {"Role", "ClusterRole"}
-        for rule in one["rules"]
+        if "roleRef" in one
+        for rule in roles[one["roleRef"]["kind"], one["roleRef"]["name"]]
         for verb in rule["verbs"]
         for resource in rule["resources"]
         for group in rule["apiGroups"]

@@ -14,7 +14,10 @@ SITE = site.Site(namespace="jobs", image="registry.example/oarlock:1", images={"
 
 
 def test_the_rights_are_those_that_the_installation_grants() -> None:
-    asked = {(rights.JOBS if one.within else "cluster", one.verb, one.resource) for one in examining.RIGHTS}
+    asked = {
+        (rights.JOBS if one.within else "cluster", one.verb, one.resource)
+        for one in (*examining.RIGHTS, *examining.OBJECTS)
+    }
     assert asked == {one for one in rights.granted() if one[0] != rights.NAMESPACE}, "its own pod is for a server there"
 
 
@@ -67,6 +70,15 @@ async def test_missing_rights_are_listed(rig: KubernetesRig) -> None:  # noqa: F
     assert "create pods in elsewhere" in problem.message
     assert "in the whole cluster" not in problem.message
     assert "deploy/base/rights.yaml" in problem.fix
+
+
+@apiserver.needed
+async def test_the_rights_in_a_namespace_of_users_are_asked_for(rig: KubernetesRig) -> None:  # noqa: F811
+    *_, problem = await examined(rig, namespaces={"team-a": site.Tenant("ann")})
+    assert problem.check == "rights"
+    assert "patch oarlockjobs/status.oarlock.dev in team-a" in problem.message
+    assert f"in {rig.cluster.namespace}" not in problem.message
+    assert "oarlock-objects" in problem.fix
 
 
 @apiserver.needed

@@ -4,10 +4,16 @@
                                      ├──> reconcile(UID) ─┤
     a line of the event log ─────────┘                    └──> the status of the object
 
+    a job without an object ──> project(job) ──> its object, and the object's UID in the job's record
+
 After the admission the database is the truth. The UID of an object is the key of its submission, so that it makes one
 job, however often it is seen. An object that is not there any more means that its job is to be canceled; no finalizer
 is needed, because a list tells it also after a time without a server. The absence of an object counts only in a list
 that is newer than the job's record, of the job's own cluster, and in a namespace of the settings.
+
+A job of the command line gets an object too, with the job's id as a label. A label proves nothing: the object counts at
+the one place that the job's object has, and under the UID in the job's record. Its namespace's owner edits and cancels
+the job by it. It goes with the record of the job.
 
 Every step derives the work left from object and job, and may be repeated. Only the server that leads does it.
 """
@@ -20,15 +26,16 @@ import functools
 import heapq
 import itertools
 from collections.abc import AsyncIterator, Callable, Mapping
-from typing import NoReturn, Protocol
+from typing import NoReturn
 
 import msgspec
 import structlog
 
-from oarlock.api.customresources import translation
+from oarlock.api.customresources import clusterobjects, translation
 from oarlock.api.jobs import edits, jobs
 from oarlock.api.security import authorisation
 from oarlock.api.services import provided
+from oarlock.lifecycle import stepping
 from oarlock.spec import bodies, errors, events, intents, phases, resources
 from oarlock.spec import jobs as nouns
 from oarlock.spec.access import users
@@ -36,7 +43,7 @@ from oarlock.spec.input import edits as changes
 from oarlock.store import stores
 
 AT_ONCE = 8
-"""Objects that are reconciled at the same time."""
+"""clusterobjects.Objects that are reconciled at the same time."""
 WAIT_S = 30.0
 PAUSE_S = 1.0
 AGAIN_FIRST_S = 2.0
@@ -46,6 +53,9 @@ PASSING = (errors.Unavailable, errors.Impossible, errors.Forbidden)
 """Refusals of a change that may pass without another change of the object."""
 RESTART_FIRST_S, RESTART_MOST_S = 1.0, 60.0
 """The face is started again so long after an error that it did not expect, at first, and at most."""
+_JOB = "j-"
+"""Begins the id of a job, and no UID."""
+_FOREIGN = "Its labels are those of an object that the server makes for a job. Remove them, and it becomes a job."
 MOST_JOBS = 1_000_000
 MOST_UNTOLD = 5000
 """Events that wait to be written. The cluster may be slower than the log."""
@@ -54,59 +64,11 @@ _PAGE = 1000
 _log = structlog.get_logger(__name__)
 
 
-class Tenant(Protocol):
-    """The user as whom a namespace's jobs are submitted, and the pool of those that name none."""
-
-    @property
-    def user(self) -> str: ...
-
-    @property
-    def pool(self) -> str: ...
-
-
-class Objects(Protocol):
-    """The OarlockJobs of the cluster, kept current. `synced` is set once they are known."""
-
-    @property
-    def synced(self) -> asyncio.Event: ...
-
-    @property
-    def items(self) -> Mapping[str, resources.OarlockJob]:
-        """Return the objects by UID."""
-        ...
-
-    def listen(self, heard: Callable[[str], object]) -> None:
-        """Call `heard` with the UID of each object that has come, changed or gone."""
-        ...
-
-    async def run(self) -> None:
-        """Follow the cluster until cancelled."""
-        ...
-
-    async def renew(self) -> None:
-        """Return once `items` come from a list that began after this call."""
-        ...
-
-    async def cluster(self, namespace: str) -> str | None:
-        """Return the identity of the cluster with this namespace; None where this server may not read it."""
-        ...
-
-    async def write_status(self, found: resources.OarlockJob, status: resources.JobStatus) -> None:
-        """Replace the status. Raises Conflict where the object has changed since, NotFound where it is gone."""
-        ...
-
-    async def tell(self, found: resources.OarlockJob, happening: resources.Happening) -> None:
-        """Write an Event of the object. A repeated call does nothing."""
-        ...
-
-    async def close(self) -> None: ...
-
-
 @contextlib.asynccontextmanager
 async def serving(
     services: provided.Services,
-    objects: Objects,
-    tenants: Mapping[str, Tenant],
+    objects: clusterobjects.Objects,
+    tenants: Mapping[str, clusterobjects.Tenant],
     *,
     leads: Callable[[], bool],
     monotonic: Callable[[], float],
@@ -141,7 +103,7 @@ async def _running(services: provided.Services, face: Face, monotonic: Callable[
 class Work:
     """One look at an object. `done` says that its spec, as it is now, needs no other look."""
 
-    def __init__(self, found: resources.OarlockJob, tenant: Tenant) -> None:
+    def __init__(self, found: resources.OarlockJob, tenant: clusterobjects.Tenant) -> None:
         self.found = found
         self.tenant = tenant
         self.before = found.told()
@@ -165,8 +127,8 @@ class Face:
     def __init__(
         self,
         services: provided.Services,
-        objects: Objects,
-        tenants: Mapping[str, Tenant],
+        objects: clusterobjects.Objects,
+        tenants: Mapping[str, clusterobjects.Tenant],
         *,
         leads: Callable[[], bool],
         monotonic: Callable[[], float],
@@ -176,7 +138,7 @@ class Face:
         self._tenants = tenants
         self._leads = leads
         self._monotonic = monotonic
-        self._dirty: dict[str, None] = {}  # UIDs in the order in which they became so
+        self._dirty: dict[str, None] = {}  # UIDs, and ids of jobs without one, in the order in which they became so
         self._busy: set[str] = set()
         self._jobs: dict[str, str] = {}  # ids of jobs by UID
         self._uids: dict[str, str] = {}
@@ -185,7 +147,7 @@ class Face:
         self._left: set[tuple[str, str]] = set()  # namespaces and reasons that were told
         self._again: dict[str, tuple[float, float]] = {}  # by UID: when it is tried again, and the pause
         self._due: list[tuple[float, str]] = []  # a heap of these times
-        self._untold: asyncio.Queue[tuple[str, resources.Happening]] = asyncio.Queue(MOST_UNTOLD)
+        self._untold: asyncio.Queue[tuple[str, resources.Event]] = asyncio.Queue(MOST_UNTOLD)
         self._bell = asyncio.Event()
         objects.listen(self._touch)
 
@@ -229,13 +191,14 @@ class Face:
 
         The jobs are read before the list begins: an object that the list lacks was there, and is not any more.
         """
-        seq, found = await self._services.store.read(lambda view: (view.last_seq(), _with_objects(view)))
+        seq, found = await self._services.store.read(lambda view: (view.last_seq(), _not_over(view)))
         await self._objects.renew()
         self._clusters.clear()
         for job in found:
-            assert job.resource is not None
-            self._know(job.resource.uid, job.id)
-        for uid in (*self._objects.items, *(job.resource.uid for job in found if job.resource is not None)):
+            if job.resource is not None:
+                self._know(job.resource.uid, job.id)
+        named = (job.resource.uid if job.resource is not None else job.id for job in found)
+        for uid in (*self._objects.items, *named):
             self._touch(uid)
         return seq
 
@@ -250,6 +213,8 @@ class Face:
                     if record.job in self._uids:
                         self._touch(self._uids[record.job])
                         self._note(self._uids[record.job], record)
+                    elif record.job and record.kind == "submitted":
+                        self._touch(record.job)
             except errors.Gone:
                 seq = await self._look()
             except errors.OarlockError as error:
@@ -258,18 +223,18 @@ class Face:
 
     def _note(self, uid: str, record: events.Record) -> None:
         """Keep the Event for the cluster. Events tell a story, and the status the state: some may be left out."""
-        happening = translation.happening(record)
-        if happening is not None and not self._untold.full():
-            self._untold.put_nowait((uid, happening))
+        event = translation.event(record)
+        if event is not None and not self._untold.full():
+            self._untold.put_nowait((uid, event))
 
     async def _tell_events(self) -> None:
         while True:
-            uid, happening = await self._untold.get()
+            uid, event = await self._untold.get()
             found = self._objects.items.get(uid)
             if found is None:
                 continue
             try:
-                await self._objects.tell(found, happening)
+                await self._objects.tell(found, event)
             except errors.OarlockError as error:
                 _log.warning("resources.event_not_written", name=found.metadata.name, error=str(error))
 
@@ -311,14 +276,15 @@ class Face:
 
     async def _one(self, uid: str) -> float | None:
         """Do what is left for one object. Return the least pause after which it is tried again, or None."""
+        if uid.startswith(_JOB):
+            return await self._project(uid)
         found = self._objects.items.get(uid)
-        job = await self._job(uid, found)
         if found is None:
-            return await self._one_that_is_absent(uid, job)
-        self._seen.add(uid)
-        if found.metadata.deletion_timestamp is not None:
-            if job is not None and not job.terminal:
-                await self._cancel(job)
+            return await self._one_that_is_absent(uid, await self._job(uid, None))
+        if (job_id := self._objects.projected(found)) is not None:
+            return await self._one_of_ours(found, job_id)
+        job = await self._job(uid, found)
+        if await self._is_going(found, job):
             return None
         tenant = self._tenants.get(found.metadata.namespace)
         if tenant is None:  # it may belong to another installation
@@ -332,11 +298,98 @@ class Face:
             work.refused(translation.ADMITTED, _of_another(job, tenant))
         elif work.before.observed_generation != found.metadata.generation:
             job = await self._apply(work, job)
+        return await self._told(work, job)
+
+    async def _one_of_ours(self, found: resources.OarlockJob, job_id: str) -> float | None:
+        """Do what is left for an object with the labels of those that the server makes, as `_one` does."""
+        job = await self._read(job_id)
+        if job is None:  # its record was removed, and the object goes with it
+            self._forget(found.metadata.uid)
+            return await self._remove(found)
+        if not self._is_of(found, job):
+            tenant = self._tenants.get(found.metadata.namespace)
+            if tenant is None:
+                return None
+            work = Work(found, tenant)
+            work.fact(translation.ADMITTED, False, "ForeignLabel", _FOREIGN)
+            return await self._told(work, None)
+        self._know(found.metadata.uid, job.id)
+        job = await self._recorded(job, await self._resource(found))
+        if await self._is_going(found, job):
+            return None
+        work = Work(found, clusterobjects.Owner(job.owner, job.pool))
+        if work.before.observed_generation is None and found.metadata.generation <= 1:
+            work.admitted(job)
+            work.done = True
+        elif work.before.observed_generation != found.metadata.generation:
+            job = await self._apply(work, job)
+        return await self._told(work, job)
+
+    async def _is_going(self, found: resources.OarlockJob, job: nouns.Job | None) -> bool:
+        """Return whether the object is being deleted; then the job is canceled."""
+        self._seen.add(found.metadata.uid)
+        if found.metadata.deletion_timestamp is None:
+            return False
+        if job is not None and not job.terminal:
+            await self._cancel(job)
+        return True
+
+    async def _told(self, work: Work, job: nouns.Job | None) -> float | None:
+        """Write the status after a look. Return the least pause after which the object is tried again, or None."""
+        found = work.found
         status = translation.status(found, job, work.facts, self._services.clock())
         if work.done:
             generation = found.metadata.generation
             status = msgspec.structs.replace(status, observed_generation=generation, halt=work.halt)
         return await self._tell(found, status) or (None if work.done or not work.facts else AGAIN_FIRST_S)
+
+    async def _project(self, job_id: str) -> float | None:
+        """Make the object of a job that has none, and write its UID into the record. The job runs without one, too."""
+        job = await self._read(job_id)
+        if job is None or job.terminal or job.resource is not None:
+            return None
+        try:
+            found = await self._objects.project(job)
+            if found is not None:
+                await self._recorded(job, found)
+        except errors.OarlockError as error:
+            namespace, _ = self._objects.place(job)
+            if (told := (namespace, translation.reason(error))) not in self._left:
+                self._left.add(told)
+                facts = {"namespace": namespace, "job": job.id, "reason": translation.sentence(error)}
+                self._services.report("job_not_projected", facts)
+            return AGAIN_FIRST_S
+        return None
+
+    async def _recorded(self, job: nouns.Job, found: resources.Resource) -> nouns.Job:
+        """Return the job with this object in its record."""
+        if job.terminal or job.resource is not None:
+            return job
+        at = self._services.clock()
+        stored = await self._services.store.write(lambda tx: _record_object(tx, job.id, found, at))
+        if stored is not None and stored.resource == found:
+            self._know(found.uid, job.id)
+            self._touch(found.uid)
+        return stored or job
+
+    def _is_of(self, found: resources.OarlockJob, job: nouns.Job) -> bool:
+        """Return whether the object with the job's labels is the one that was made for the job."""
+        meta = found.metadata
+        if job.resource is not None:
+            return job.resource.uid == meta.uid
+        return self._objects.place(job) == (meta.namespace, meta.name)
+
+    async def _resource(self, found: resources.OarlockJob) -> resources.Resource:
+        meta = found.metadata
+        return resources.Resource(meta.namespace, meta.name, meta.uid, await self._cluster(meta.namespace))
+
+    async def _remove(self, found: resources.OarlockJob) -> float | None:
+        try:
+            await self._objects.remove(found)
+        except errors.OarlockError as error:
+            _log.warning("resources.object_not_removed", name=found.metadata.name, error=str(error))
+            return AGAIN_FIRST_S
+        return None
 
     async def _one_that_is_absent(self, uid: str, job: nouns.Job | None) -> float | None:
         """Cancel the job of an object that was deleted. Return the pause until this is tried again, or None."""
@@ -360,7 +413,7 @@ class Face:
         """Return why the absence of its object may be no deletion, or None."""
         assert job.resource is not None
         namespace, cluster = job.resource.namespace, job.resource.cluster
-        if namespace not in self._tenants:
+        if not self._objects.follows(namespace):
             return "The settings do not name this namespace, so that its objects are not known."
         present = await self._objects.cluster(namespace)
         if cluster is not None and present is not None:
@@ -390,7 +443,7 @@ class Face:
         """Submit the job. An object that cannot become one gets a condition with the reason, and is tried again."""
         meta, services = work.found.metadata, self._services
         try:
-            resource = resources.Resource(meta.namespace, meta.name, meta.uid, await self._cluster(meta.namespace))
+            resource = await self._resource(work.found)
             access = await self._access(work.tenant)
             told = translation.wanted(work.found, work.tenant.pool)
             job, _ = await jobs.admit(services, access, told.submission, key(meta.uid), resource)
@@ -413,7 +466,7 @@ class Face:
             work.admitted(job)
         try:
             access = await self._access(work.tenant)
-            told = translation.wanted(work.found, work.tenant.pool)
+            told = translation.wanted(work.found, work.tenant.pool, name=job.name)
             change = translation.change(job, told.submission)
             if change != changes.Edit():
                 job = await edits.change(services, access, job.id, change)
@@ -434,7 +487,7 @@ class Face:
         with contextlib.suppress(errors.Conflict, errors.NotFound):  # it has ended meanwhile
             await jobs.wish(self._services, access, job.id, why)
 
-    async def _access(self, tenant: Tenant) -> authorisation.Access:
+    async def _access(self, tenant: clusterobjects.Tenant) -> authorisation.Access:
         """Return the rights of the namespace's user. Raises Forbidden where there is no such user."""
         name = tenant.user
         user = await self._services.store.read(lambda view: view.user(name))
@@ -462,7 +515,7 @@ def key(uid: str) -> str:
     return f"oarlockjob-{uid}"
 
 
-def _of_another(job: nouns.Job, tenant: Tenant) -> errors.Conflict:
+def _of_another(job: nouns.Job, tenant: clusterobjects.Tenant) -> errors.Conflict:
     return errors.Conflict(
         f"The job {job.id} of this object belongs to {job.owner}, and the namespace now to {tenant.user}.",
         hint="It goes on as it was. For a job of the new user, make an object of another name.",
@@ -481,7 +534,12 @@ def _records(view: stores.View, after: int) -> list[events.Record]:
     return view.records(after, limit=_PAGE)
 
 
-def _with_objects(view: stores.View) -> list[nouns.Job]:
-    """Return the jobs that have an object and have not ended."""
-    listed = view.jobs(stores.JobFilter(phases=phases.NOT_OVER, limit=MOST_JOBS))
-    return [job for job in listed if job.resource is not None]
+def _not_over(view: stores.View) -> list[nouns.Job]:
+    return view.jobs(stores.JobFilter(phases=phases.NOT_OVER, limit=MOST_JOBS))
+
+
+def _record_object(tx: stores.Transaction, job_id: str, found: resources.Resource, at: float) -> nouns.Job | None:
+    job = tx.job(job_id)
+    event = events.Projected(resource=found)
+    after = stepping.step(job, event, at) if job is not None else None
+    return job if after is job or after is None else tx.put_job(after, [event], at=at)

@@ -31,15 +31,17 @@ class Wanted(msgspec.Struct, frozen=True):
     halt: bool
 
 
-def wanted(found: resources.OarlockJob, pool: str) -> Wanted:
-    """Return the job that the object asks for. `pool` is the pool of jobs that name none. Raises InvalidInput."""
+def wanted(found: resources.OarlockJob, pool: str, name: str | None = None) -> Wanted:
+    """Return the job that the object asks for. `pool` is the pool of jobs that name none, `name` the name of a job that
+    was not made from the object. Raises InvalidInput.
+    """
     raw = dict(found.spec) if isinstance(found.spec, dict) else {}
     if "name" in raw:
         raise errors.InvalidInput(
             "The job has the name of its object.", path="name", hint="Remove `name`, and set `metadata.name`."
         )
     known = {"pool": pool, **{field: value for field, value in raw.items() if value is not None}}
-    told = validation.convert({**known, "name": found.metadata.name}, definitions.JobResource)
+    told = validation.convert({**known, "name": name or found.metadata.name}, definitions.JobResource)
     fields = {name: getattr(told, name) for name in jobfile.JobSpec.__struct_fields__}
     spec = jobfile.JobSpec(**fields)
     validation.judge(spec)
@@ -98,7 +100,7 @@ def status(
     )
 
 
-def happening(record: events.Record) -> resources.Happening | None:
+def event(record: events.Record) -> resources.Event | None:
     """Return the Event that a line of the job's log is to the readers of `kubectl describe`."""
     data, warning = record.data, False
     if record.kind == "phase":
@@ -113,7 +115,7 @@ def happening(record: events.Record) -> resources.Happening | None:
         reason = str(decision.what).capitalize()
         message = ": ".join(part for part in (decision.text, decision.reason) if part)
     at = _time(record.at) or ""
-    return resources.Happening(number=record.seq, at=at, reason=reason, message=message[:_MAX_EVENT], warning=warning)
+    return resources.Event(number=record.seq, at=at, reason=reason, message=message[:_MAX_EVENT], warning=warning)
 
 
 def fact(kind: str, true: bool, reason: str, message: str, found: resources.OarlockJob) -> resources.Condition:

@@ -21,11 +21,11 @@ import msgspec
 import structlog
 
 from oarlock.backends import backends
-from oarlock.backends.kubernetes import clusterstate, noderequests, places, reaching
+from oarlock.backends.kubernetes import clusterstate, noderequests, places, projecting, reaching
 from oarlock.backends.kubernetes.apiserver import answers, client, credentials, objects
 from oarlock.backends.kubernetes.pods import commands, labels, ownpods, podstates, rendering
 from oarlock.backends.kubernetes.site import Site
-from oarlock.spec import attempts, errors, holdings
+from oarlock.spec import attempts, errors, holdings, jobs, resources
 from oarlock.spec.cluster import nodes as machines
 from oarlock.spec.reconciling import observations
 
@@ -77,6 +77,7 @@ class KubernetesBackend:
     def __init__(self, api: client.Client, site: Site, *, monotonic: Callable[[], float]) -> None:
         self._api = api
         self._site = site
+        self._projection = projecting.Projection(api, site, monotonic=monotonic)
         self._changed = asyncio.Event()
         self._state = clusterstate.ClusterState(api, site, monotonic=monotonic, changed=self._cluster_changed)
         self._nodes_changed = False
@@ -99,7 +100,11 @@ class KubernetesBackend:
 
     def provisioner(self) -> noderequests.NodeRequests:
         """Return the way to request nodes of this cluster's autoscaler."""
-        return noderequests.NodeRequests(self._api, self._site)
+        return noderequests.NodeRequests(self._api, self._site, projection=self._projection)
+
+    async def owner(self, job: jobs.Job) -> resources.Resource | None:
+        """Return the OarlockJob that owns the pods of the job, made where there is none yet; None where none can."""
+        return await self._projection.owner(job)
 
     async def check_reached(self, url: str) -> None:
         """Let pods try whether they reach the server at `url`. Raises Unavailable where they do not."""

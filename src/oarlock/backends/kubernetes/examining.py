@@ -48,18 +48,23 @@ RIGHTS = (
     Right(True, "delete", "provisioningrequests.autoscaling.x-k8s.io"),
     Right(True, "create", "podtemplates"),
     Right(True, "deletecollection", "podtemplates"),
-    Right(True, "create", "events"),
     Right(False, "list", "nodes"),
     Right(False, "watch", "nodes"),
     Right(False, "list", "pods"),
     Right(False, "watch", "pods"),
     Right(False, "list", "oarlockjobs.oarlock.dev"),
     Right(False, "watch", "oarlockjobs.oarlock.dev"),
-    Right(False, "patch", "oarlockjobs/status.oarlock.dev"),
-    Right(False, "create", "events"),
     Right(False, "get", "namespaces", "kube-system"),
 )
-"""The rights that the server needs."""
+"""The rights that the server needs beside those of `OBJECTS`."""
+OBJECTS = (
+    Right(True, "create", "oarlockjobs.oarlock.dev"),
+    Right(True, "get", "oarlockjobs.oarlock.dev"),
+    Right(True, "delete", "oarlockjobs.oarlock.dev"),
+    Right(True, "patch", "oarlockjobs/status.oarlock.dev"),
+    Right(True, "create", "events"),
+)
+"""The rights to the objects of jobs, in the namespace of the jobs and in each namespace of users."""
 
 PULL_S = 300.0
 """The longest time that a pull may take."""
@@ -126,7 +131,9 @@ async def examine(api: client.Client, site: Site, url: str = "") -> AsyncIterato
 
 
 async def _missing(api: client.Client, site: Site) -> AsyncIterator[str]:
-    for within, verb, resource, only in RIGHTS:
+    asked_for = [(right, site.namespace) for right in (*RIGHTS, *OBJECTS)]
+    asked_for += [(right, namespace) for namespace in sorted(site.namespaces) for right in OBJECTS]
+    for (within, verb, resource, only), place in asked_for:
         kind, _, group = resource.partition(".")
         name, _, below = kind.partition("/")
         asked = {
@@ -135,7 +142,7 @@ async def _missing(api: client.Client, site: Site) -> AsyncIterator[str]:
             "resource": name,
             "subresource": below,
             "name": only,
-            "namespace": site.namespace if within else "",
+            "namespace": place if within else "",
         }
         body = {
             "apiVersion": "authorization.k8s.io/v1",
@@ -144,17 +151,20 @@ async def _missing(api: client.Client, site: Site) -> AsyncIterator[str]:
         }
         answer = await api.create(_REVIEWS, body, _Review)
         if not answer.status.allowed:
-            place = f"in {site.namespace}" if within else "in the whole cluster"
-            yield f"{verb} {resource} {only} {place}" if only else f"{verb} {resource} {place}"
+            where = f"in {place}" if within else "in the whole cluster"
+            yield f"{verb} {resource} {only} {where}" if only else f"{verb} {resource} {where}"
 
 
 def _rights(site: Site, missing: list[str]) -> Result:
     if not missing:
-        return Result("rights", f"all {len(RIGHTS)} rights are there, for jobs in the namespace {site.namespace}")
+        return Result(
+            "rights", f"all {len(RIGHTS) + len(OBJECTS)} rights are there, for jobs in the namespace {site.namespace}"
+        )
     return Result(
         "rights",
         f"these credentials may not: {', '.join(missing)}",
-        "Grant them: kubectl apply -f deploy/base/rights.yaml (docs/kubernetes.md gives the reason of each)",
+        "Grant them: kubectl apply -f deploy/base/rights.yaml; in a namespace of users, bind the cluster role"
+        " oarlock-objects there (docs/kubernetes.md gives the reason of each)",
     )
 
 

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
+from oarlock.backends.kubernetes import projecting
 from oarlock.backends.kubernetes.apiserver import client, objects
 from oarlock.backends.kubernetes.pods import labels, rendering
 from oarlock.backends.kubernetes.site import Site
@@ -80,7 +81,9 @@ class NodeRequests:
         *,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
+        projection: projecting.Projection | None = None,
     ) -> None:
+        self._projection = projection or projecting.Projection(api, site, monotonic=monotonic)
         self._api = api
         self._site = site
         self._clock = clock
@@ -98,17 +101,22 @@ class NodeRequests:
         )
         return [one for request in found if (one := answer(request)) is not None]
 
-    async def request(self, job: str, request: provisioning.NodeRequest) -> None:
+    async def request(
+        self, job: str, request: provisioning.NodeRequest, resource: resources.Resource | None = None
+    ) -> None:
         version = await self._known_version()
         if version is None:
             return
+        owners = await self._projection.references(resource)
+        owned = {"ownerReferences": owners} if owners else {}
         templates = [template(self._site, job, request, index) for index in range(len(request.need.tasks))]
         for one in templates:
+            one["metadata"] |= owned
             await self._create(f"{self._namespace}/podtemplates", one)
         body = {
             "apiVersion": f"{GROUP}/{version}",
             "kind": "ProvisioningRequest",
-            "metadata": _metadata(self._site, job, request.number, name(job, request.number)),
+            "metadata": _metadata(self._site, job, request.number, name(job, request.number)) | owned,
             "spec": {
                 "provisioningClassName": self._site.provisioning_class,
                 "podSets": [

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 import structlog
 
+from oarlock.backends.kubernetes import projecting
 from oarlock.backends.kubernetes.apiserver import client, credentials, objects, watches
 from oarlock.backends.kubernetes.site import Site
-from oarlock.spec import errors, resources
+from oarlock.spec import errors, jobs, resources
 
 PATH = f"{resources.API}/oarlockjobs"
 CONNECTIONS = 16
@@ -26,11 +27,12 @@ _log = structlog.get_logger(__name__)
 
 
 class OarlockJobs:
-    """`api.customresources.face.Objects`. Belongs to one event loop. `namespaces` are those whose objects count."""
+    """`api.customresources.clusterobjects.Objects`. Belongs to one event loop."""
 
-    def __init__(self, api: client.Client, namespaces: Collection[str], *, monotonic: Callable[[], float]) -> None:
+    def __init__(self, api: client.Client, site: Site, *, monotonic: Callable[[], float]) -> None:
         self._api = api
-        self._namespaces = frozenset(namespaces)
+        self._site = site
+        self._projection = projecting.Projection(api, site, monotonic=monotonic)
         self._heard: list[Callable[[str], object]] = []
         self._watch: watches.Watch[resources.OarlockJob, resources.OarlockJob] = watches.Watch(
             api,
@@ -60,13 +62,28 @@ class OarlockJobs:
         await self._watch.renew()
 
     async def cluster(self, namespace: str) -> str | None:
-        """Return the UID of a namespace that lives as long as its cluster; without the right to read it, that of the
-        objects' own namespace; without that right, None.
-        """
-        for name in ("kube-system", namespace):
-            with contextlib.suppress(errors.Forbidden, errors.NotFound):
-                return (await self._api.get(f"/api/v1/namespaces/{name}", objects.Bare)).metadata.uid or None
-        return None
+        return await projecting.identity(self._api, namespace)
+
+    def follows(self, namespace: str) -> bool:
+        return namespace in self._site.namespaces or namespace == self._site.namespace
+
+    def place(self, job: jobs.Job) -> tuple[str, str]:
+        return projecting.place(job, self._site)
+
+    def projected(self, found: resources.OarlockJob) -> str | None:
+        return projecting.projected(found, self._site)
+
+    async def project(self, job: jobs.Job) -> resources.Resource | None:
+        found = await self._projection.make(job)
+        if found is None:
+            return None
+        self._watch.put(found)  # else it would be missing until the watch tells of it
+        return await self._projection.reference(found)
+
+    async def remove(self, found: resources.OarlockJob) -> None:
+        meta = found.metadata
+        path = f"{resources.API}/namespaces/{meta.namespace}/oarlockjobs/{meta.name}"
+        await self._api.delete(path, uid=meta.uid)
 
     async def write_status(self, found: resources.OarlockJob, status: resources.JobStatus) -> None:
         meta = found.metadata
@@ -77,12 +94,12 @@ class OarlockJobs:
         }
         await self._api.patch(path, patch, resources.OarlockJob)
 
-    async def tell(self, found: resources.OarlockJob, happening: resources.Happening) -> None:
+    async def tell(self, found: resources.OarlockJob, event: resources.Event) -> None:
         meta = found.metadata
         body = {
             "apiVersion": "v1",
             "kind": "Event",
-            "metadata": {"name": f"{meta.name}.{meta.uid[:8]}.{happening.number:x}", "namespace": meta.namespace},
+            "metadata": {"name": f"{meta.name}.{meta.uid[:8]}.{event.number:x}", "namespace": meta.namespace},
             "involvedObject": {
                 "apiVersion": f"{resources.GROUP}/{resources.VERSION}",
                 "kind": "OarlockJob",
@@ -90,12 +107,12 @@ class OarlockJobs:
                 "name": meta.name,
                 "uid": meta.uid,
             },
-            "reason": happening.reason,
-            "message": happening.message,
-            "type": "Warning" if happening.warning else "Normal",
+            "reason": event.reason,
+            "message": event.message,
+            "type": "Warning" if event.warning else "Normal",
             "source": {"component": "oarlock"},
-            "firstTimestamp": happening.at,
-            "lastTimestamp": happening.at,
+            "firstTimestamp": event.at,
+            "lastTimestamp": event.at,
             "count": 1,
         }
         with contextlib.suppress(errors.Conflict):  # written before, and the answer was lost
@@ -105,7 +122,10 @@ class OarlockJobs:
         await self._api.close()
 
     def _keep(self, found: resources.OarlockJob) -> resources.OarlockJob | None:
-        return found if found.metadata.namespace in self._namespaces else None
+        """Return the object if it counts. In the namespace of the pods only those of the server do."""
+        if found.metadata.namespace in self._site.namespaces:
+            return found
+        return found if self.follows(found.metadata.namespace) and self.projected(found) is not None else None
 
     def _tell(self, uid: str) -> None:
         for heard in self._heard:
@@ -114,23 +134,10 @@ class OarlockJobs:
     async def _defined(self) -> bool:
         """Return whether the cluster has the definition."""
         try:
-            found = await self._api.get(resources.API, Resources)
-        except errors.NotFound:
-            return False
+            return await projecting.defined(self._api)
         except errors.OarlockError as error:
             _log.warning("kubernetes.definition_unknown", error=str(error))
             return False
-        return any(one.name == "oarlockjobs" for one in found.resources)
-
-
-class ResourceName(msgspec.Struct, frozen=True):
-    name: str = ""
-
-
-class Resources(msgspec.Struct, frozen=True):
-    """The resources of one version of a group, as discovery tells them."""
-
-    resources: tuple[ResourceName, ...] = ()
 
 
 def connect(
@@ -138,4 +145,4 @@ def connect(
 ) -> OarlockJobs:
     """Return the objects of the cluster of the settings. Raises InvalidInput where there is no kubeconfig."""
     access = credentials.find(environ, context=site.context, clock=clock, monotonic=monotonic)
-    return OarlockJobs(client.Client(access, connections=CONNECTIONS), site.namespaces, monotonic=monotonic)
+    return OarlockJobs(client.Client(access, connections=CONNECTIONS), site, monotonic=monotonic)

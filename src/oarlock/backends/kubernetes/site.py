@@ -23,6 +23,7 @@ pool = "research"
 from __future__ import annotations
 
 import hashlib
+from pathlib import Path
 
 import msgspec
 
@@ -126,6 +127,15 @@ class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     node_classes: dict[str, NodeClass] = {}  # that an autoscaler may add, by the value of their `class_label`
     provisioning_class: str = "best-effort-atomic-scale-up.autoscaling.x-k8s.io"  # of ProvisioningRequests
     user_id: int = 10_001  # of the processes in pods, and their group
+
+
+def completed(told: Site, task_secret: bytes, tls_ca: str | None) -> Site:
+    """Return the site with the name of the installation, and with the authority of this file, unless it names them."""
+    return msgspec.structs.replace(
+        told,
+        installation=told.installation or installation(task_secret),
+        ca_pem=told.ca_pem or (Path(tls_ca).read_text(encoding="utf-8") if tls_ca else ""),
+    )
 
 
 def installation(task_secret: bytes) -> str:

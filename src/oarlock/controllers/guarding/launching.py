@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection
 
 import msgspec
 
@@ -21,7 +21,7 @@ from oarlock.controllers import bulkwrites
 from oarlock.controllers.guarding import assigning
 from oarlock.lifecycle import deadlines, stepping
 from oarlock.scheduler import gangs
-from oarlock.spec import errors, events, failpoints, holdings, jobs
+from oarlock.spec import errors, events, failpoints, holdings, jobs, resources
 from oarlock.spec.cluster import nodes
 from oarlock.spec.protocol import tasktokens
 from oarlock.spec.reconciling import actions
@@ -30,10 +30,22 @@ CLOSE_S = 4.0
 """The time that launches have to end by themselves when the server is told to end."""
 
 
+OwnerOf = Callable[[jobs.Job], Awaitable[resources.Resource | None]]
+"""Returns the object of the cluster that owns the tasks of a job. Raises Unavailable."""
+
+
 class Launching:
     """Belongs to one event loop."""
 
-    def __init__(self, backend: backends.Backend, settings: assigning.Settings, *, report: bulkwrites.Report) -> None:
+    def __init__(
+        self,
+        backend: backends.Backend,
+        settings: assigning.Settings,
+        *,
+        report: bulkwrites.Report,
+        owner: OwnerOf | None = None,
+    ) -> None:
+        self._owner = owner
         self._backend = backend
         self._settings = settings
         self._report = report
@@ -110,8 +122,10 @@ class Launching:
         """Make the tasks; return the event that says whether that went well. Raises StaleEpoch."""
         failpoints.hit("guardian.before_launch")
         try:
-            launches = _launches(job, action, held, known, self._settings)
             async with asyncio.timeout(deadlines.LAUNCH_BOUND_S):
+                backends.check(still)
+                owner = await self._owner(job) if self._owner is not None else None
+                launches = _launches(job, action, held, known, self._settings, owner)
                 await self._backend.launch(launches, still=still)
                 backends.check(still)  # the outcome belongs to the epoch too
         except errors.StaleEpoch:
@@ -149,6 +163,7 @@ def _launches(
     held: Collection[holdings.Holding],
     known: dict[str, nodes.Node],
     settings: assigning.Settings,
+    owner: resources.Resource | None = None,
 ) -> list[backends.TaskLaunch]:
     gang = job.live.tasks if job.live is not None else ()
     claims = {(claim.role, claim.index): claim for claim in held}
@@ -159,6 +174,7 @@ def _launches(
         job_name=job.name,
         owner=job.owner,
         continues=job.continues.path if job.continues is not None else "",
+        resource=owner,
     )
     return [
         backends.TaskLaunch(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from oarlock.backends.kubernetes.apiserver import objects
 from oarlock.backends.kubernetes.site import Site
-from oarlock.spec import attempts
+from oarlock.spec import attempts, resources
 
 PREFIX = "oarlock.dev"
 MANAGED_BY = "app.kubernetes.io/managed-by"
@@ -14,6 +14,8 @@ ATTEMPT = f"{PREFIX}/attempt"
 ROLE = f"{PREFIX}/role"
 INDEX = f"{PREFIX}/index"
 INCARNATION = f"{PREFIX}/incarnation"
+
+OwnerReference = dict[str, str]
 
 
 def pod_name(key: attempts.TaskKey) -> str:
@@ -32,6 +34,12 @@ def of_task(installation: str, key: attempts.TaskKey) -> dict[str, str]:
         INDEX: str(key.index),
         INCARNATION: str(key.incarnation),
     }
+
+
+def references(owner: resources.Resource) -> list[OwnerReference]:
+    """Return the owner references of the objects that go with this OarlockJob."""
+    kind = {"apiVersion": f"{resources.GROUP}/{resources.VERSION}", "kind": "OarlockJob"}
+    return [{**kind, "name": owner.name, "uid": owner.uid}]
 
 
 def selector(chosen: dict[str, str]) -> str:

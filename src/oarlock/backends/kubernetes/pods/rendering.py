@@ -88,6 +88,7 @@ def pod(one: backends.TaskLaunch, site: Site, secret: str) -> Manifest:
             "namespace": site.namespace,
             "labels": labels.of_task(site.installation, key),
             "annotations": {f"{labels.PREFIX}/name": one.container.job_name},
+            **_owned(one),
         },
         "spec": {
             "schedulerName": SCHEDULER,
@@ -131,11 +132,18 @@ def secrets(launches: Sequence[backends.TaskLaunch], site: Site) -> list[tuple[M
                 "name": _secret_name(keys),
                 "namespace": site.namespace,
                 "labels": labels.of_attempt(site.installation, keys[0].job, keys[0].attempt),
+                **_owned(some[0][0]),
             },
             "data": {item(one.key): base64.b64encode(content).decode() for one, content in some} | _authority(site),
         }
         found.append((manifest, keys))
     return found
+
+
+def _owned(one: backends.TaskLaunch) -> Manifest:
+    """Return the part of the metadata by which the object goes with the job's OarlockJob."""
+    found = one.container.resource
+    return {"ownerReferences": labels.references(found)} if found is not None else {}
 
 
 def item(key: attempts.TaskKey) -> str:

@@ -1,0 +1,165 @@
+"""The OarlockJobs that the server makes for jobs of the command line, the SDK and the pages.
+
+The object of a job has one place: a namespace of the job's owner (`[kubernetes.namespaces]`), else the namespace of the
+pods, under a name that follows from the job. So every server and every repetition finds the same object, and a job has
+one. Two labels tell it from the objects of users, and the job's record names its UID.
+
+Kubernetes allows an owner in the same namespace only. Where the object lies beside the pods it owns them: with the
+object, the cluster's garbage collector removes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import structlog
+
+from oarlock.backends.kubernetes.apiserver import answers, client, objects
+from oarlock.backends.kubernetes.pods import labels
+from oarlock.backends.kubernetes.site import Site
+from oarlock.spec import errors, jobs, resources
+
+PLURAL = "oarlockjobs"
+DISCOVERED_S = 30.0
+"""The answer of discovery is kept so long: the definition may be installed later."""
+
+_log = structlog.get_logger(__name__)
+
+
+class Projection:
+    """Belongs to one event loop."""
+
+    def __init__(self, api: client.Client, site: Site, *, monotonic: Callable[[], float]) -> None:
+        self._api = api
+        self._site = site
+        self._monotonic = monotonic
+        self._cluster: str | None = None
+        self._defined = False
+        self._discovered_at: float | None = None
+
+    async def make(self, job: jobs.Job) -> resources.OarlockJob | None:
+        """Make the job's object, or find it; None where the cluster has no definition.
+
+        Raises Conflict where an object of another has its name, and what the API server says.
+        """
+        if not await self._is_defined():
+            return None
+        body = manifest(job, self._site)
+        meta = body["metadata"]
+        path = f"{resources.API}/namespaces/{meta['namespace']}/{PLURAL}"
+        try:
+            return await self._api.create(path, body, resources.OarlockJob)
+        except errors.Conflict as error:
+            if answers.reason(error) != answers.ALREADY_EXISTS:
+                raise
+            found = await self._api.get(f"{path}/{meta['name']}", resources.OarlockJob)
+            if any(found.metadata.labels.get(name) != value for name, value in meta["labels"].items()):
+                raise errors.Conflict(
+                    f"The name {meta['name']} in {meta['namespace']} belongs to another object.",
+                    hint="Delete or rename it.",
+                ) from error
+        return found
+
+    async def reference(self, found: resources.OarlockJob) -> resources.Resource:
+        """Return the object as a job's record names it."""
+        meta = found.metadata
+        return resources.Resource(meta.namespace, meta.name, meta.uid, await self._identity(meta.namespace))
+
+    async def owner(self, job: jobs.Job) -> resources.Resource | None:
+        """Return the object that owns the job's pods, made where the job has none yet; None where none can own them.
+
+        A job runs without it where the server may not make it. Raises Unavailable.
+        """
+        found = job.resource
+        try:
+            if found is None and (made := await self.make(job)) is not None:
+                found = await self.reference(made)
+            return found if found is not None and await self._may_own(found) else None
+        except errors.Unavailable:
+            raise
+        except errors.OarlockError as error:
+            _log.warning("kubernetes.job_not_projected", job=job.id, error=str(error))
+            return None
+
+    async def references(self, found: resources.Resource | None) -> list[labels.OwnerReference]:
+        """Return the owner references of objects that belong to this job's object, as far as it may own them."""
+        return labels.references(found) if found is not None and await self._may_own(found) else []
+
+    async def _may_own(self, found: resources.Resource) -> bool:
+        """Return whether it may own pods. An owner of another cluster would be missing here, and the pods removed."""
+        if found.namespace != self._site.namespace or found.cluster is None:
+            return False
+        return found.cluster == await self._identity(found.namespace)
+
+    async def _identity(self, namespace: str) -> str | None:
+        if self._cluster is None:
+            self._cluster = await identity(self._api, namespace)
+        return self._cluster
+
+    async def _is_defined(self) -> bool:
+        now = self._monotonic()
+        if self._discovered_at is None or now - self._discovered_at >= DISCOVERED_S:
+            self._defined = await defined(self._api)
+            self._discovered_at = now
+        return self._defined
+
+
+def place(job: jobs.Job, site: Site) -> tuple[str, str]:
+    """Return the namespace and the name of the object that is made for the job."""
+    namespaces = sorted(name for name, tenant in site.namespaces.items() if tenant.user == job.owner)
+    return namespaces[0] if namespaces else site.namespace, f"{job.name}-{job.id.removeprefix('j-')}".lower()
+
+
+def manifest(job: jobs.Job, site: Site) -> dict[str, Any]:
+    """Return the object. Its spec is the job file, but for the name."""
+    namespace, name = place(job, site)
+    spec = {field: value for field, value in msgspec.to_builtins(job.spec).items() if field != "name"}
+    spec |= {"snapshot": job.snapshot} if job.snapshot is not None else {}
+    if job.continues is not None:
+        spec["continues"] = f"{job.continues.job}@{job.continues.step}"
+    marks = {labels.MANAGED_BY: "oarlock", labels.INSTALLATION: site.installation, labels.JOB: job.id}
+    return {
+        "apiVersion": f"{resources.GROUP}/{resources.VERSION}",
+        "kind": "OarlockJob",
+        "metadata": {"name": name, "namespace": namespace, "labels": marks},
+        "spec": spec,
+    }
+
+
+def projected(found: resources.OarlockJob, site: Site) -> str | None:
+    """Return the id of the job whose object this is by its labels, which every user can write."""
+    said = found.metadata.labels
+    return said.get(labels.JOB) if said.get(labels.INSTALLATION) == site.installation else None
+
+
+async def identity(api: client.Client, namespace: str) -> str | None:
+    """Return the UID of a namespace that lives as long as its cluster; without the right to read it, that of the
+    objects' own namespace; without that right, None.
+    """
+    for name in ("kube-system", namespace):
+        try:
+            return (await api.get(f"/api/v1/namespaces/{name}", objects.Bare)).metadata.uid or None
+        except (errors.Forbidden, errors.NotFound):
+            continue
+    return None
+
+
+async def defined(api: client.Client) -> bool:
+    """Return whether the cluster has the definition of OarlockJob."""
+    try:
+        found = await api.get(resources.API, Resources)
+    except errors.NotFound:
+        return False
+    return any(one.name == PLURAL for one in found.resources)
+
+
+class ResourceName(msgspec.Struct, frozen=True):
+    name: str = ""
+
+
+class Resources(msgspec.Struct, frozen=True):
+    """The resources of one version of a group, as discovery tells them."""
+
+    resources: tuple[ResourceName, ...] = ()

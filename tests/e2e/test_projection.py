@@ -1,0 +1,129 @@
+"""The objects of jobs of the command line, with a real server and a real API server that stores them.
+
+A server that is killed, loses answers or is refused makes neither a second object nor a second job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests import needs
+from tests.api.customresources import desks
+from tests.backends.kubernetes import apiserver, proxy
+from tests.e2e import test_pod_faults as faults
+
+from oarlock.backends.kubernetes import oarlockjobs
+from oarlock.spec import resources
+
+pytestmark = apiserver.needed
+
+WRITES = range(1, 10)
+"""The object, a Secret, two pods, two bindings, and the first statuses and Events."""
+
+
+class ObjectShell(faults.FaultShell):
+    """A user of a cluster with the definition of OarlockJob."""
+
+    def objects(self, name: str) -> list[dict[str, Any]]:
+        """Return the objects of the newest job of this name."""
+        job = self.job(name)["id"]
+        found = self.on_cluster(self._api.list(oarlockjobs.PATH, dict))
+        return [one for one in found if one["metadata"].get("labels", {}).get("oarlock.dev/job") == job]
+
+    def has_one(self, name: str) -> dict[str, Any]:
+        """Return the one object of the job, once its status tells the job's phase."""
+
+        def is_told() -> bool:
+            phase = self.job(name)["phase"]
+            return [one.get("status", {}).get("phase") for one in self.objects(name)] == [phase]
+
+        self.until(is_told, f"{name} has one object with its phase")
+        (found,) = self.objects(name)
+        assert self.job(name)["resource"]["uid"] == found["metadata"]["uid"]
+        return found
+
+    def delete_object(self, found: dict[str, Any]) -> None:
+        meta = found["metadata"]
+        path = f"{resources.API}/namespaces/{meta['namespace']}/oarlockjobs/{meta['name']}"
+        self.on_cluster(self._api.delete(path))
+
+
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectShell]:
+    folder = tmp_path_factory.mktemp("projection")
+    with apiserver.running(folder / "api") as server:
+        if why := asyncio.run(desks.define(server)):
+            needs.skip("custom objects", why)
+        one = ObjectShell(folder / "user", server)
+        try:
+            one.open()
+            with one.late:
+                yield one
+        finally:
+            one.close()
+
+
+@pytest.fixture(autouse=True)
+def _calm(shell: ObjectShell) -> Iterator[None]:
+    yield
+    shell.proxy.fate = proxy.none
+    shell.proxy.met.clear()
+
+
+def test_the_object_of_a_job_owns_its_pods_and_cancels_it_when_it_goes(shell: ObjectShell) -> None:
+    shell.begin("train", "sleep 600")
+    shell.wait_phase("train", "PROCESSING")
+    found = shell.has_one("train")
+    owner = {
+        "apiVersion": "oarlock.dev/v1alpha1",
+        "kind": "OarlockJob",
+        "name": found["metadata"]["name"],
+        "uid": found["metadata"]["uid"],
+    }
+    pods = shell.raw("pods")
+    assert [one["metadata"]["ownerReferences"] for one in pods] == [[owner]] * 2
+    secrets = [one for one in shell.raw("secrets") if "oarlock.dev/job" in one["metadata"].get("labels", {})]
+    assert [one["metadata"]["ownerReferences"] for one in secrets] == [[owner]]
+    shell.delete_object(found)
+    shell.wait_phase("train", "CANCELED")
+    shell.until(lambda: not shell.pods(), "its pods are gone")
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_the_server_is_killed_before_each_write(shell: ObjectShell, write: int) -> None:
+    name = f"killed-{write}"
+    shell.do("down")
+    shell.start_server(f"{faults.FAILPOINT}:{faults.OF_START + write}")
+    pid = shell.server_pid()
+    shell.begin(name)
+    shell.until(lambda: shell.is_dead(pid), "the server is dead")
+    shell.start_server()
+    shell.is_whole(name)
+    assert shell.starts(name) == 2, "each task was started once"
+    shell.has_one(name)
+
+
+def test_refusals_and_lost_answers(shell: ObjectShell) -> None:
+    """A fifth of all writes fails, and some of them have been done."""
+    drawn = random.Random(7)
+
+    def fate(method: str, path: str, watch: bool) -> str:
+        return drawn.choice(("429", "500", "lose", "forget")) if method != "GET" and drawn.random() < 0.2 else ""
+
+    shell.proxy.fate = fate
+    names = [f"faulty-{number}" for number in range(4)]
+    for name in names:
+        shell.begin(name)
+    for name in names:
+        shell.wait_phase(name, "COMPLETED", "FAILED")
+    shell.proxy.fate = proxy.none
+    shell.is_whole(*names)
+    assert sum(shell.proxy.met.values()) > 5
+    for name in names:
+        shell.has_one(name)
+    listed = [job["name"] for job in shell.json("ps", "--all")]
+    assert all(listed.count(name) == 1 for name in names), listed
