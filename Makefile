@@ -111,7 +111,7 @@ bench-train: setup-dev  ## training over slow links, and its checkpoints (root: 
 	$(BIN)/python -m bench $(or $(ROWS),together saving working serving reducing) $(ARGS)
 
 bench-kube: setup-dev  ## launches on Kubernetes, against the stock scheduler (KUBEBUILDER_ASSETS=folder, with kube-scheduler)
-	$(BIN)/python -m bench kube $(ARGS)
+	$(BIN)/python -m bench kube objects $(ARGS)
 
 soak: setup-dev  ## long runs with faults (SEED=... repeats one)
 	SEED="$(SEED)" $(BIN)/python -m pytest -m soak --timeout=0 $(ARGS)

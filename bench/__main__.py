@@ -27,6 +27,7 @@ from bench import (
     kube,
     lines,
     metrics,
+    objects,
     placing,
     policies,
     reducing,
@@ -68,7 +69,7 @@ TRAIN = {
 }
 """By themselves, with `make bench-train`: they need root, and half an hour."""
 
-KUBERNETES = {"kube": kube.run}
+KUBERNETES = {"kube": kube.run, "objects": objects.run}
 """With `make bench-kube`: they need an API server."""
 
 ALL = BENCHES | SCHEDULER | TRAIN | KUBERNETES

@@ -125,5 +125,5 @@ def test_refusals_and_lost_answers(shell: ObjectShell) -> None:
     assert sum(shell.proxy.met.values()) > 5
     for name in names:
         shell.has_one(name)
-    listed = [job["name"] for job in shell.json("ps", "--all")]
+    listed = [job["name"] for job in shell.json("ps", "--all")["items"]]
     assert all(listed.count(name) == 1 for name in names), listed
