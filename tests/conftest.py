@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
-from tests import needs
+from tests import dealing, needs
 
 if TYPE_CHECKING:
     from tests import objectstores
@@ -47,6 +47,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     gc.disable()  # collection makes hundreds of thousands of objects, and all of them stay
+
+
+@pytest.hookimpl(trylast=True)  # after the tests that do not run have been left out
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Let one worker begin each costly room. A run without workers, or of few files, keeps the order."""
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0"))
+    if workers and config.args == config.getini("testpaths"):
+        items[:] = dealing.dealt(items, lambda item: item.nodeid.split("/")[1], workers)
 
 
 @pytest.hookimpl(trylast=True)
