@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -21,6 +21,11 @@ class Machine:
     namespace: str
     device: str
     address: str
+
+    def inside(self, command: Sequence[str]) -> list[str]:
+        """Return the command that runs this one on the machine, which has a /dev/shm of its own."""
+        alone = 'mount -t tmpfs tmpfs /dev/shm && exec "$@"'  # in the mount namespace that ip has made
+        return ["ip", "netns", "exec", self.namespace, "sh", "-c", alone, "sh", *command]
 
 
 @contextmanager

@@ -56,16 +56,20 @@ def _against(where: str, pairs: Sequence[tuple[float, float]], reach: float | No
 
 def _speeds(rounds: int) -> list[table.Row]:
     """Three workers with sleeps as computing: all alike, and one of them slower."""
-    kept, gained = [], []
+    kept, gained, spared = [], [], []
     for _ in range(rounds):
         alike, one_slow = _workers("async", 1), _workers("async", SLOWER)
         kept.append(alike / one_slow)
-        gained.append(_workers("sync", SLOWER) / one_slow)
+        lockstep = _workers("sync", SLOWER)
+        gained.append(lockstep / one_slow)
+        spared.append(lockstep / _workers("backup", SLOWER))
     load = f"load {os.getloadavg()[0]:.0f}"
     what = f"asynchronous parameter server with one worker {SLOWER} times slower: speed that the others keep"
+    backup = f"one worker {SLOWER} times slower: speed of the others with a backup worker, against lockstep"
     other = f"one worker {SLOWER} times slower: speed of the others without lockstep, against lockstep"
     return [
         table.Row("serving", what, 100 * table.median(kept), "%", 90.0, True, f"{table.spread(kept, '')}; {load}"),
+        table.Row("serving", backup, table.median(spared), "x", None, True, f"{table.spread(spared, '')}; {load}"),
         table.Row("serving", other, table.median(gained), "x", None, True, f"{table.spread(gained, '')}; {load}"),
     ]
 
@@ -134,5 +138,5 @@ def _start(
 ) -> subprocess.Popen[str]:
     ours = {name: value for name, value in os.environ.items() if not name.startswith("OARLOCK_")}
     command = [*arguments] if whole else [sys.executable, str(SCRIPT), *arguments]
-    inside = ["ip", "netns", "exec", machine.namespace] if machine else []
-    return subprocess.Popen([*inside, *command], env={**ours, **env}, stdout=subprocess.PIPE, text=True)
+    command = machine.inside(command) if machine else command
+    return subprocess.Popen(command, env={**ours, **env}, stdout=subprocess.PIPE, text=True)

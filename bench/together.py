@@ -104,7 +104,7 @@ def measured(machines: Sequence[links.Machine], method: str, steps: int) -> dict
                 "MASTER_PORT": "29531",
                 "GLOO_SOCKET_IFNAME": machine.device,  # the machine's own name leads to another interface
             }
-            command = ["ip", "netns", "exec", machine.namespace, sys.executable, str(SCRIPT), method, str(steps)]
+            command = machine.inside([sys.executable, str(SCRIPT), method, str(steps)])
             with (Path(folder) / str(rank)).open("w") as said, (Path(folder) / f"{rank}-errors").open("w") as errors:
                 ranks.append(subprocess.Popen(command, env=ours | place, stdout=said, stderr=errors))
         try:

@@ -3,7 +3,7 @@
 raw-server PORT            sends back what it receives
 raw ADDRESS BYTES TIMES    exchanges so many bytes with a raw server
 ps BYTES TIMES             pushes a gradient of so many bytes, and pulls the weights
-steps KIND SLEEP TIMES     steps of a small model, with a sleep as computing; KIND is sync or async
+steps KIND SLEEP TIMES     steps of a small model, with a sleep as computing; KIND is sync, async or backup
 """
 
 import json
@@ -76,9 +76,14 @@ def steps(kind: str, sleep_s: float, times: int) -> list[float]:
     from oarlock import train
 
     torch.set_num_threads(1)
+    kinds = {
+        "sync": {"sync": True},
+        "async": {"sync": False},
+        "backup": {"backup": 1},
+    }
     model = torch.nn.Linear(64, 64)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    train.data_parallel(model, optimizer, strategy=train.ParameterServers(sync=kind == "sync"))
+    train.data_parallel(model, optimizer, strategy=train.ParameterServers(**kinds[kind]))
     seconds = []
     for _ in range(times):
         began = time.perf_counter()
