@@ -1,8 +1,7 @@
 """`python -m bench [NAME ...]`: run the benches, print the table, and put it into docs/benchmarks.md.
 
 Everything is measured against something in the same run, in turn, because machines are shared and noisy: ratios and
-medians are
-what counts, not a single time.
+medians count, not a single time.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ def _drained(server: servers.Server, ids: list[str], timeout_s: float = 600) -> 
 
 
 def _count(client: httpx.Client, ids: set[str]) -> dict[str, int]:
-    """Only what has not ended is paged through, so that measuring costs little."""
+    """Only jobs that have not ended are paged through, so that measuring costs little."""
     counts: dict[str, int] = {}
     live = 0
     after = None

@@ -1,4 +1,4 @@
-"""What an idle server costs, and an agent whose process sleeps."""
+"""The cost of an idle server, and of an agent with a process that sleeps."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Launches on Kubernetes: pods created and bound in a second, against a bare client with the stock scheduler.
 
 A real API server with its etcd, 500 pretend nodes and no kubelet. The jobs wait behind a limit of their pool, so that
-their submission is not measured. What counts is the time from the first pod created to the last pod bound, as a watch
+their submission is not measured. The figure is the time from the first pod created to the last pod bound, as a watch
 of this process sees it. The bare side creates the same pods over the same client, and the stock scheduler binds them
 (one gang: this process binds them too). Both sides run in turn, in namespaces of their own.
 

@@ -55,7 +55,7 @@ def run(pairs: int = 5) -> list[table.Row]:
 
 
 def _flood(pairs: int) -> list[table.Row]:
-    """Whole commands, from start to end: what a user waits for."""
+    """Whole commands, from start to end, as a user waits for them."""
     whole, without_start, wrong = [], [], 0
     with servers.server() as server:
         (server.work / "flood.py").write_text(FLOOD)

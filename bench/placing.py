@@ -131,7 +131,7 @@ def _fill(
 def _churn(
     space: freespace.FreeSpace, of: tuple[nodes.Node, ...], running: dict[str, plans.Running], draw: random.Random
 ) -> tuple[list[float], list[tuple[int, float]]]:
-    """Every round some jobs end, and what waits takes their place."""
+    """Every round some jobs end, and waiting jobs take their place."""
     follows, placed = [], []
     for turn in range(ROUNDS):
         started, found = _fill(space, [gang(f"next-{turn}-{number}", draw) for number in range(CHURN)])

@@ -1,4 +1,4 @@
-"""A curve as a picture beside docs/benchmarks.md: what was measured at each size, and what growth would be allowed."""
+"""A curve as a picture beside docs/benchmarks.md: the measured value at each size, and the allowed growth."""
 
 from __future__ import annotations
 

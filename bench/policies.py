@@ -1,7 +1,7 @@
-"""How good the policies are: the recorded workloads that the field compares by, next to what was published with them.
+"""How good the policies are: the recorded workloads that the field compares by, next to the published figures.
 
 AdaptDL's workloads 1 to 4 (Pollux, OSDI '21): 160 jobs over 8 hours on 16 nodes of 4 GPUs, 60 s between plans that
-touch who runs, 30 s for each start of a gang; seconds of average completion. `goodput` sizes the gangs and chooses
+touch running jobs, 30 s for each start of a gang; seconds of average completion. `goodput` sizes the gangs and chooses
 their batch sizes, as Pollux does; `las` and `gittins` leave both as the users gave them, as Tiresias does. Between two
 such plans a newcomer is placed where there is room; `whole rounds` forbids that, as the published simulator did.
 
@@ -41,7 +41,7 @@ MAKESPAN = {1: 64742.0, 2: 56146.0, 3: 36015.0, 4: 64435.0}
 """Pollux, published: average completion by workload and model, and the time from the first arrival to the last end."""
 
 BETTER = 0.9
-"""What `las` and `gittins` are to reach of Tiresias."""
+"""The part of Tiresias' figure that `las` and `gittins` are to reach."""
 
 RESTARTS = 3.0
 DECISION_MS = 10.0
@@ -114,7 +114,7 @@ def simulated(policy: str, number: int, freedom: recorded.Freedom, data: Path, *
     sim = simulation.Simulation(of, machines, settings, planning.plan, memo=memos.Memo())
     stories = asyncio.run(sim.run()).outcome.stories
     if len(stories) != 160 or any(story.phase != "COMPLETED" for story in stories):
-        raise RuntimeError(f"Of workload {number} not every job was completed with {policy}.")
+        raise RuntimeError(f"Not every job of workload {number} was completed with {policy}.")
     ended = {story.job: story.ended or math.inf for story in stories}
     lasted = {story.job: ended[story.job] - story.arrived for story in stories}
     models: dict[str, list[float]] = {}

@@ -1,4 +1,4 @@
-"""What the operating system says of a process: CPU seconds and memory, from /proc."""
+"""CPU seconds and memory of a process, as the operating system tells them in /proc."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 Machines of 8 GPUs of three types in racks, nine pools in a tree with reservations, limits and policies of their own,
 and gangs of 1 to 512 GPUs, sized by a power law: some of one rack, some elastic, some not to be preempted. The cluster
 is filled until hardly anything fits. Then, round by round, 50 jobs end and 50 come, so that as many wait as before, and
-a plan is made of all of them and carried out; every sixth may stop, resize and move who runs.
+a plan is made of all of them and carried out; every sixth may stop, resize and move running gangs.
 
 What is timed is `plan` alone, from one frozen snapshot to the next. Each case has a process of its own, on one core:
 `first` is a plan from nothing, as after a restart, and the memory is the largest of the process, the snapshots and the
@@ -103,7 +103,7 @@ def measured(count: int, waiting: int, policy: str, rounds: int) -> dict[str, An
 
 
 class Cluster:
-    """What carries the plans out. Who has not changed is the same object in the next snapshot."""
+    """A cluster that carries the plans out. A gang that has not changed is the same object in the next snapshot."""
 
     def __init__(self, count: int, waiting: int, policy: str, seed: int = 1) -> None:
         self.dice = random.Random(seed)

@@ -25,7 +25,7 @@ class Server:
         self.home = home
         self.env = {name: value for name, value in os.environ.items() if not name.startswith("OARLOCK_")}
         self.env["OARLOCK_HOME"] = str(home)
-        self.env.pop("PYTHONUNBUFFERED", None)  # what is measured decides
+        self.env.pop("PYTHONUNBUFFERED", None)  # the measurement decides
         self.env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{self.env.get('PATH', '')}"
         self.work = home / "work"  # an empty directory to submit from
 

@@ -93,7 +93,7 @@ def _workers(kind: str, slower: int) -> float:
 
 @contextmanager
 def _server(machine: links.Machine | None, host: str) -> Iterator[dict[str, str]]:
-    """Run a parameter server, and give what its workers have to know."""
+    """Run a parameter server, and give its address and token to the workers."""
     known = {"OARLOCK_SERVERS": f"{host}:{PORT}", "OARLOCK_SERVERS_TOKEN": "of this bench"}
     command = [sys.executable, "-m", "oarlock.train.servers"]
     with _running(_start(machine, command, {**known, "OARLOCK_SERVER": f"{host}:{PORT}"}, whole=True)):

@@ -140,7 +140,7 @@ async def _fill(store: stores.Store, count: int, phase: phases.Phase | None = No
 
         return change
 
-    if phase is None:  # what was measured before waits no more
+    if phase is None:  # jobs of earlier measurements wait no more
         for job in await store.read(lambda v: v.active()):
             over = msgspec.structs.replace(job, phase=phases.Phase.CANCELED)
             await store.write(lambda t, over=over: t.put_job(over, at=1.0))

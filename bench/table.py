@@ -1,4 +1,4 @@
-"""A figure with what it should reach, and the table that is made of many."""
+"""A figure with its goal, and the table that is made of many."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ ROOMS = {
 
 
 class Mutant(NamedTuple):
-    """One planted bug: the function it is in, the lines it takes away and brings, and what became of it."""
+    """One planted bug: the function it is in, the lines it takes away and brings, and its fate."""
 
     where: str
     change: tuple[str, ...]
@@ -171,7 +171,7 @@ def prepare(name: str, room: Room) -> Path:
 
 
 def choose(folder: Path, share: float, seed: int) -> None:
-    """Leave out all bugs but a `share` of them, the same ones for the same seed. What was tried before stays."""
+    """Leave out all bugs but a `share` of them, the same ones for the same seed. Earlier results stay."""
     subprocess.run([sys.executable, "-c", GENERATE], cwd=folder, check=True)
     for found in sorted((folder / "mutants/src").rglob("*.py.meta")):
         meta = json.loads(found.read_text())
@@ -184,7 +184,7 @@ def choose(folder: Path, share: float, seed: int) -> None:
 
 
 def plant(folder: Path, workers: int, only: list[str]) -> None:
-    """Run mutmut in `folder`, for all functions or `only` those whose mutants match a pattern."""
+    """Run mutmut in `folder`, for all functions or `only` those with a mutant that matches a pattern."""
     done = subprocess.run(
         [sys.executable, "-m", "mutmut", "run", "--max-children", str(workers), *only],
         cwd=folder,
@@ -196,7 +196,7 @@ def plant(folder: Path, workers: int, only: list[str]) -> None:
 
 
 def mutants(folder: Path) -> Iterator[Mutant]:
-    """Yield what became of every bug that mutmut planted in `folder`."""
+    """Yield the fate of every bug that mutmut planted in `folder`."""
     from mutmut.mutation import diff_apply  # only the runs need it
 
     with contextlib.chdir(folder):

@@ -1,4 +1,4 @@
-"""The list of failpoints and the code agree: nobody tries a point that is not listed, nor reaches one that only is."""
+"""The list of failpoints and the code agree: each point that is tried is listed, and each listed one is reached."""
 
 from __future__ import annotations
 

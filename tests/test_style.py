@@ -89,11 +89,18 @@ def test_every_block_of_a_page_says_how_it_is_run() -> None:
     assert {page: complaints for page, complaints in told.items() if complaints} == {}
 
 
-ROOMS = ["docs", "docs/cli.md", "root", *sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))]
+ROOMS = [
+    "docs",
+    "docs/cli.md",
+    "root",
+    "tests",
+    "bench",
+    *sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py")),
+]
 
 
 def texts(room: str) -> Iterator[language.Text]:
-    """Yield the texts of a room of `src/oarlock`, of a page, or of `docs`: the other pages and the examples."""
+    """Yield the texts of a room of `src/oarlock`, of a page, of a folder, or of `docs`: other pages and examples."""
     pages, modules = [ROOT / room] if room.endswith(".md") else [], (PACKAGE / room).rglob("*.py")
     if room == "docs":
         modules = ROOT.glob("examples/**/*.py")
@@ -101,6 +108,8 @@ def texts(room: str) -> Iterator[language.Text]:
         pages = [path for each in found for path in each if path != ROOT / "docs/cli.md"]
     elif room == "root":
         modules = PACKAGE.glob("*.py")
+    elif room in {"tests", "bench"}:
+        modules = (path for path in (ROOT / room).rglob("*.py") if path.name not in {"language.py", "test_style.py"})
     for page in pages:
         yield from language.in_page(page)
     for module in modules:

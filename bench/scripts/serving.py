@@ -1,6 +1,6 @@
 """One process of a bench of parameter servers. The last line of a client is a JSON list of seconds.
 
-raw-server PORT            sends back what it receives
+raw-server PORT            sends back each frame
 raw ADDRESS BYTES TIMES    exchanges so many bytes with a raw server
 ps BYTES TIMES             pushes a gradient of so many bytes, and pulls the weights
 steps KIND SLEEP TIMES     steps of a small model, with a sleep as computing; KIND is sync, async or backup

@@ -1,4 +1,4 @@
-"""One rank of a training whose step is timed. Arguments: method, steps. The last line of rank 0 is a JSON object.
+"""One rank of a training with timed steps. Arguments: method, steps. The last line of rank 0 is a JSON object.
 
 The model is an MLP of 25 MB, the batch 64 examples. DistributedDataParallel is the reference.
 """

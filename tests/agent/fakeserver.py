@@ -1,4 +1,4 @@
-"""An Oarlock server as far as an agent can tell: it speaks the protocol over real sockets and remembers what it heard.
+"""An Oarlock server as far as an agent can tell: it speaks the protocol over real sockets and remembers each request.
 
 It can go away and come back on another port, answer slowly, refuse, and lose its last acknowledgement.
 """

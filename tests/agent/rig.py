@@ -45,7 +45,7 @@ def alive(pid: int) -> bool:
 
 
 def processes_with(text: str) -> list[int]:
-    """Live processes whose environment holds the text: what a backend's clean-up sees."""
+    """Live processes with the text in their environment, as a backend's clean-up sees them."""
     pids = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
     return [pid for pid in pids if text.encode() in environ_of(pid) and alive(pid)]
 

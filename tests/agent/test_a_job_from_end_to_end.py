@@ -347,7 +347,7 @@ def test_the_same_sources_make_the_same_bytes(tmp_path, agent):
     assert again.read_bytes() == agent.read_bytes()
     before = again.stat().st_mtime_ns
     zipapp.build(again)
-    assert again.stat().st_mtime_ns == before, "what is there already is left alone"
+    assert again.stat().st_mtime_ns == before, "existing files are left alone"
 
 
 def test_a_stop_while_results_are_stored_gives_them_the_grace(rig):
@@ -373,7 +373,7 @@ def test_a_stop_ends_an_upload_that_takes_longer_than_the_grace(rig):
 
 
 def test_an_agent_that_fails_itself_leaves_nothing_running(rig):
-    """No record is the failure "exit unknown": the backend will say so. Nobody is left behind it."""
+    """No record is the failure "exit unknown": the backend will say so. No process is left behind it."""
     rig.begin("echo > $OUTSIDE/started; setsid sleep 1000 & exec sleep 1000")
     rig.wait_for_file("started")
     rig.server.order(stop={"grace_s": "no number at all"})

@@ -1,4 +1,4 @@
-"""Nobody starts before the barrier, and nobody is left after the end."""
+"""No process starts before the barrier, and none is left after the end."""
 
 from __future__ import annotations
 

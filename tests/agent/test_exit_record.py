@@ -1,6 +1,6 @@
 """The exit record is on the disk before anybody is told of it: synced, renamed, and the name synced too.
 
-A power cut after the rename must not leave an empty record: the job would have an end that nobody knows.
+A power cut after the rename must not leave an empty record: the job would have an unknown end.
 """
 
 from __future__ import annotations

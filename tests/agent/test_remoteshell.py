@@ -1,4 +1,4 @@
-"""The remote shell of MPI: the launcher's words run in a worker's task, for nobody else."""
+"""The remote shell of MPI: the launcher's words run in a worker's task, for no other task."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ VERDICTS = {
     "all good": ([OK, OK], None, False, False, False, ("exited", 0, None, False)),
     "one failed": ([OK, FAILED], None, False, False, False, ("exited", 3, None, False)),
     "the first failure counts": ([FAILED, KILLED], None, False, False, False, ("signal", 137, 9, False)),
-    "what we ended is not blamed": ([OURS, FAILED], None, False, False, False, ("exited", 3, None, False)),
+    "a process that we ended is not blamed": ([OURS, FAILED], None, False, False, False, ("exited", 3, None, False)),
     "stopped": ([OURS, OK], "stopped", False, False, False, ("stopped", 143, 15, True)),
     "stopped, and it left in order": (
         [ended(0, by_us=True)],

@@ -1,7 +1,7 @@
 """Whatever is sent, no answer is a 5xx and none is missing: requests made by Hypothesis out of our own /openapi.json.
 
 The server is the whole API over a real SQLite store; requests come with every kind of token, most of them nearly right,
-and refer to what earlier ones have made. A stream is left after a moment, and must then end.
+and refer to the objects that earlier ones have made. A stream is left after a moment, and must then end.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ GOOD: dict[str, list[Any]] = {
 
 
 def value(schema: dict[str, Any], name: str = "") -> st.SearchStrategy[Any]:
-    """Nearly what the schema says."""
+    """Nearly a value of the schema."""
     if name in GOOD:
         return mostly(st.sampled_from(GOOD[name]), JUNK)
     if "$ref" in schema:
@@ -229,7 +229,7 @@ REQUEST = st.one_of([request_of(*operation) for operation in OPERATIONS])
 
 
 class Fuzz:
-    """A server with a few jobs in every state, and what is known of it."""
+    """A server with a few jobs in every state, and its known objects."""
 
     def __init__(self, home: Path) -> None:
         store = database.open_store(f"sqlite:///{home / 'fuzz.db'}")
@@ -310,7 +310,7 @@ class Fuzz:
         return b"" if request.body is None else json.dumps(self.resolve(request.body)).encode("utf-8", "replace")
 
     def learn(self, status: int, answer: bytes) -> None:
-        """Later requests speak of what this one made."""
+        """Later requests speak of the objects that this one made."""
         if status not in (200, 201) or not answer.startswith(b"{") or b"\n" in answer.strip():
             return
         made = json.loads(answer)

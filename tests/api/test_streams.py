@@ -17,7 +17,7 @@ from oarlock.spec import attempts, errors, events, jobs
 
 
 class Stream:
-    """An ASGI request whose answer is read while it is made: httpx's transport waits for the end."""
+    """An ASGI request with an answer that is read while it is made: httpx's transport waits for the end."""
 
     def __init__(self, app: types.ASGIApp, path: str, query: str, token: str, headers: dict[str, str]) -> None:
         self._chunks: asyncio.Queue[bytes | None] = asyncio.Queue(maxsize=1)
@@ -132,7 +132,7 @@ async def test_a_slow_reader_holds_the_reading_up(rig: rigs.Rig, monkeypatch: py
     following = stream(rig, f"/api/v1/jobs/{job.id}/logs", "follow=true")
     await following.chunk()
     await asyncio.sleep(0.3)
-    assert taken < 10_000, "what nobody takes is not read"
+    assert taken < 10_000, "an answer that is not taken is not read"
     await following.leave()
 
 

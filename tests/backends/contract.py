@@ -1,7 +1,7 @@
 """Contract of every backend (`oarlock.backends.backends`). Its tests inherit `Contract` and give it a `Rig`.
 
 The contract knows nothing of how tasks run: the rig makes tasks that sleep, exit or cannot be made, and lets time pass.
-Waits are bounded by `Rig.PATIENCE_S` and end as soon as what is waited for is there; nothing is judged by how long it
+Waits are bounded by `Rig.PATIENCE_S` and end as soon as the awaited state is there; nothing is judged by how long it
 took.
 
     class TestLocal(contract.Contract):
@@ -94,7 +94,7 @@ async def until_state(rig: Rig, of: attempts.TaskKey, state: State) -> observati
 
 
 async def kill_and_see(rig: Rig, *keys: attempts.TaskKey) -> None:
-    """Kill as the guardian does: a kill does what it can in a few seconds, and is asked for again."""
+    """Kill as the guardian does: a kill ends after a few seconds at most, and is asked for again."""
     deadline = time.monotonic() + rig.PATIENCE_S
     await rig.backend.kill(keys)
     while any(one not in now or now[one].state is not State.GONE for now in [await seen(rig)] for one in keys):

@@ -1,4 +1,4 @@
-"""The fake keeps the contract, and its script: the simulator and the controllers' tests believe what it says."""
+"""The fake keeps the contract, and its script: the simulator and the controllers' tests believe it."""
 
 from __future__ import annotations
 

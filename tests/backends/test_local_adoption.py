@@ -130,7 +130,7 @@ async def test_hundreds_of_finished_tasks_are_not_read_again(rig: local_rig.Loca
 
 
 async def test_an_idle_backend_does_not_run(rig: local_rig.LocalRig) -> None:
-    """While nothing happens nobody wakes: the loop sleeps for the whole of it."""
+    """While nothing happens the loop is not woken: it sleeps for the whole time."""
     await rig.backend.launch([rig.sleeper(contract.key())])
     await rig.until((rig.directory(contract.key()) / "env.json").exists, "the agent runs")
     await contract.seen(rig)

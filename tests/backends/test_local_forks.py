@@ -1,4 +1,4 @@
-"""A look that says that nothing lives has missed nothing: what was started while it looked was looked at too."""
+"""A look that says that nothing lives has missed nothing: a process that started while it looked was looked at too."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ async def test_a_task_is_not_gone_while_anything_outlives_its_agent(rig: local_r
     assert seen.exit is None, "the agent left no record"
     assert "outlived" in seen.detail
     for _ in range(3):
-        assert (await contract.seen(rig))[KEY].state is State.ENDED, "it stays so until somebody ends it"
+        assert (await contract.seen(rig))[KEY].state is State.ENDED, "it stays so until it is ended"
     assert all(alive(pid) for pid in pids.values()), "looking ends nobody"
     await contract.kill_and_see(rig, KEY)
     assert not any(alive(pid) for pid in pids.values())
@@ -191,7 +191,7 @@ async def test_strangers_are_left_alone(rig: local_rig.LocalRig) -> None:
     ):
         await rig.backend.launch([rig.sleeper(KEY)])
         await contract.kill_and_see(rig, KEY)
-        await rig.until(lambda: not alive(ours), "whoever carries the whole mark ends with the task")
+        await rig.until(lambda: not alive(ours), "each process with the whole mark ends with the task")
         assert alive(same_key)
         assert alive(same_directory)
 
@@ -266,7 +266,7 @@ async def test_a_lock_that_is_held_is_a_life_whatever_the_pid_says(rig: local_ri
 
 
 def test_looking_does_not_take_the_lock_of_an_agent_that_is_just_starting(home: Path) -> None:
-    """It has said who it is, and comes to the lock later: until then nobody may have it, not for a moment."""
+    """It has given its name, and comes to the lock later: until then no process may have it, not for a moment."""
     directory = home / "task"
     directory.mkdir(parents=True)
     tasks.tree.write(directory / tasks.LAUNCH, b'{"boot": "%s", "node": "local"}' % processes.boot().encode())
@@ -323,7 +323,7 @@ def prepared() -> dict[str, bytes]:
 
 
 async def test_zombies_are_dead(rig: local_rig.LocalRig) -> None:
-    """A process that nobody reaps, as where process 1 of a container does not, holds nothing."""
+    """A process that is never reaped, as where process 1 of a container does not, holds nothing."""
     mine = {processes.KEY_MARK: str(KEY), processes.DIRECTORY_MARK: str(rig.directory(KEY))}
     argv = [sys.executable, "-I", "-S", "-c", ""]
     pid = await asyncio.to_thread(os.posix_spawn, sys.executable, argv, mine, setsid=True)

@@ -150,7 +150,7 @@ async def test_this_machine_is_the_node(rig: local_rig.LocalRig) -> None:
     assert (node.ready, node.devices) == (True, ())
     assert node.ports is not None
     low, _ = ports.ephemeral()
-    assert node.ports[1] < low, "out of a range from which the kernel gives nobody any"
+    assert node.ports[1] < low, "out of a range from which the kernel gives no program any"
 
 
 LIMITS = [

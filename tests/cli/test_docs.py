@@ -61,7 +61,7 @@ def test_every_role_is_documented(role: roles.RoleName) -> None:
 
 
 def test_every_field_can_be_said_by_a_flag() -> None:
-    """But for what only a job file says."""
+    """Without the fields that only a job file has."""
     said = {flag.path for flag in flags.FLAGS}
     only_in_files = {"roles.*.on_success", "roles.*.on_failure", "topology.required"}
     only_in_files |= {"batch.local_min", "batch.local_max"}

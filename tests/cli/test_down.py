@@ -17,7 +17,7 @@ from oarlock.cli.launching import localserver
 
 @pytest.fixture
 def stranger(home: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that has the number which a server that crashed has left in its file. Nobody listens at its URL."""
+    """A process that has the number which a server that crashed has left in its file. No server listens at its URL."""
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     home.mkdir()
     (home / "server.json").write_text(json.dumps({"url": "http://127.0.0.1:1", "pid": process.pid}))

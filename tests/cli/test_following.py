@@ -57,7 +57,7 @@ def test_stdout_is_the_output_and_the_exit_code_is_the_job_s(server: live.LiveSe
         server.print(job_id, "one\n\x1b[31mtwo\x1b[0m\nno end")
         server.end(job_id, 3)
         out, err = process.communicate(timeout=typed.TIMEOUT_S)
-    assert out == "one\n\x1b[31mtwo\x1b[0m\nno end\n", "a pipe gets what was printed, as it was printed"
+    assert out == "one\n\x1b[31mtwo\x1b[0m\nno end\n", "a pipe gets the output as it was printed"
     assert process.returncode == server.job(job_id).exit_code
     assert process.returncode != 0
     assert "FAILED" in err
@@ -77,7 +77,7 @@ def test_what_a_task_writes_to_stderr_comes_on_stderr(server: live.LiveServer, w
         out, err = process.communicate(timeout=typed.TIMEOUT_S)
     assert out == "result\nresult without an end\n"
     assert err.count("Traceback\nKeyError: 'lr'\n") == 1
-    assert err.count("KeyError: 'lr'") == 1, "the blame does not repeat what stands right above"
+    assert err.count("KeyError: 'lr'") == 1, "the blame does not repeat the line above"
     assert "no end\n" in err
     for verb in (("logs",), ("logs", "-f")):
         log = typed.run(*verb, job_id)
@@ -112,7 +112,7 @@ def test_a_progress_bar_reaches_a_pipe_while_the_job_runs(server: live.LiveServe
         server.end(job_id)
         out, err = process.communicate(timeout=typed.TIMEOUT_S)
     assert out == ""
-    assert err.startswith(" 20%|##   |\n"), "what was shown is not shown again"
+    assert err.startswith(" 20%|##   |\n"), "no line is shown again"
 
 
 def test_several_tasks_are_named(server: live.LiveServer, work: Path) -> None:

@@ -1,4 +1,4 @@
-"""Lines of output as they are shown: whose they are, and where one ends."""
+"""Lines of output as they are shown: their ranks, and where one ends."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_long_line_is_whole_for_programs_and_broken_on_a_terminal(clean: bool,
 @pytest.mark.parametrize("clean", [False, True])
 @pytest.mark.parametrize("prefix", [False, True])
 def test_lines_that_come_together_are_shown_as_if_each_had_come_alone(prefix: bool, clean: bool, raw: bool) -> None:
-    """Also after a piece without an end, whose line they finish."""
+    """Also after a piece without an end: they finish its line."""
     style = loglines.Style(prefix=prefix, colour=False, clean=clean, raw=raw)
     alone, together = loglines.Writer(style), loglines.Writer(style)
     expected, shown = "", ""

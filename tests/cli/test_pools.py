@@ -1,4 +1,4 @@
-"""`oarlock pools` and `oarlock pool`: the tree as it is drawn, and what is typed to change it."""
+"""`oarlock pools` and `oarlock pool`: the tree as it is drawn, and the commands that change it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "pools.md"
 
 
 class Typed:
-    """A command line in this process: its exit code, and what it says on both streams."""
+    """A command line in this process: its exit code, and its output on both streams."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
         self._capsys = capsys

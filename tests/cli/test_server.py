@@ -1,4 +1,4 @@
-"""The whole chain with a real server: it starts by itself, outlives who started it, and ends when it is told."""
+"""The whole chain with a real server: it starts by itself, outlives its starter, and ends when it is told."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ def test_the_script_is_missed_before_anything_is_sent(type_: Typed, work: Path, 
     assert not (home / "server.json").exists(), "no server was started for it"
     (work / "job.yaml").write_text("command: python trian.py\n")
     code, _, err = type_("plan", "job.yaml")
-    assert (code, "Did you mean `train.py`?" in err) == (2, True), "what submit refuses has no now or later"
+    assert (code, "Did you mean `train.py`?" in err) == (2, True), "a job that submit refuses has no now or later"
     (work / "job.yaml").write_text("command: x\ndependencies: needs.txt\n")
     code, _, err = type_("plan", "job.yaml")
     assert (code, f"'needs.txt' in {work}" in err) == (2, True)

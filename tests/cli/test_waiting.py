@@ -108,7 +108,7 @@ def test_show_lists_decisions_and_the_cost(type_: Typed, server: live.LiveServer
     values = json.loads(type_("show", "paid", "--json"))
     assert values["cost"] > 2.0
     assert [one["what"] for one in values["decisions"]] == ["admitted"]
-    assert "cost" not in type_("show", "waits"), "what costs nothing is not spoken of"
+    assert "cost" not in type_("show", "waits"), "a price of nothing is not named"
     wide = type_("ps", "--wide")
     assert job.name in wide
     assert "COST" in wide

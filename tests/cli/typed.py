@@ -45,7 +45,7 @@ def until(true: Callable[[], Any], what: str = "it did not come about") -> Any:
 
 
 class Terminal:
-    """A command on a pseudo-terminal of 24 rows and 80 columns: what it shows, and keys to press."""
+    """A command on a pseudo-terminal of 24 rows and 80 columns: its screen, and keys to press."""
 
     def __init__(
         self, *words: str, cwd: Path | None = None, env: dict[str, str] | None = None, size: tuple[int, int] = (24, 80)

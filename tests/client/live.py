@@ -1,4 +1,4 @@
-"""A server that listens: the API's rig behind uvicorn on a thread of its own, for whoever needs a real socket.
+"""A server that listens: the API's rig behind uvicorn on a thread of its own, for tests that need a real socket.
 
 `home` gets `server.json` and `token` as a local server leaves them. What the backend would do is told with `play`: log
 lines, phases and ends arrive as an agent would bring them.
@@ -33,7 +33,7 @@ class Quiet(uvicorn.Server):
 
 
 class LiveServer:
-    """`with LiveServer(home) as server`. `stop` and `start` again keep what is stored, and the port where wanted."""
+    """`with LiveServer(home) as server`. `stop` and `start` again keep the stored jobs, and the port where wanted."""
 
     def __init__(self, home: Path, user: str = "root") -> None:
         self.home = home
@@ -75,7 +75,7 @@ class LiveServer:
     def port(self) -> int:
         return int(self.url.rpartition(":")[2])
 
-    # What the rest of the system would do
+    # Acts of the rest of the system
 
     def job(self, job_id: str) -> jobs.Job:
         found = self.do(self.rig.store.read(lambda view: view.job(job_id)))
@@ -154,7 +154,7 @@ class LiveServer:
     def _run(self) -> None:
         try:
             asyncio.run(self._main())
-        except BaseException as error:  # noqa: BLE001 - told to whoever waits
+        except BaseException as error:  # noqa: BLE001 - told to the waiting thread
             self._failure = error
             self._ready.set()
 

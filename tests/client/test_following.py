@@ -52,7 +52,7 @@ def test_after_a_loss_only_what_may_be_missing_is_asked_for() -> None:
     assert cursor.choice() == requests.LogChoice(role="worker", since=2000.0 - following.SLACK_S)
     cursor = following.Cursor(requests.LogChoice(tail=5))
     given(cursor, line(0, "a", at=1990.0), line(2, "b", at=2000.0))
-    assert cursor.choice().since == 1990.0, "what lies before the tail was not asked for"
+    assert cursor.choice().since == 1990.0, "lines before the tail were not asked for"
 
 
 @hypothesis.given(

@@ -1,4 +1,4 @@
-"""Pools from Python: changed by fields, in both clients; what is sent again and what is not."""
+"""Pools from Python: changed by fields, in both clients; and which requests are sent again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests as values, the errors that come back, and what is tried again."""
+"""Requests as values, the errors that come back, and further tries."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ class MemoryMetrics(MemoryLogs):
 
 
 class OfControllers:
-    """The store as controllers are given it: a write that names no epoch fails, whoever leads."""
+    """The store as controllers are given it: a write that names no epoch fails, whichever server leads."""
 
     def __init__(self, store: stores.Store) -> None:
         self._store = store
@@ -268,7 +268,7 @@ class Plant:
     # Agents
 
     async def agent(self, key: attempts.TaskKey) -> None:
-        """One agent, for a moment. Muted ones cannot reach the server; those whose state is not RUNNING are dead."""
+        """One agent, for a moment. Muted ones cannot reach the server; those that are not RUNNING are dead."""
         look = self.world.look(key)
         if key in self.mute or look.state is not observations.State.RUNNING or look.detail == "node lost":
             return
@@ -314,7 +314,7 @@ class Plant:
         if told.release:
             self.world.let_go(key)
 
-    # What must hold at every moment
+    # Conditions that hold at every moment
 
     def check_processes(self) -> None:
         """At most one admitted process of each task, none of a job at rest, every start a single one."""

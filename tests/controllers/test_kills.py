@@ -1,6 +1,6 @@
 """The server is killed at every named point, again and again, and another one takes over; two believe that they lead.
 
-Killing is an exception that no handler catches, thrown at a failpoint; what follows is a new server over the same store
+Killing is an exception that no handler catches, thrown at a failpoint; a new server over the same store follows
 and the same tasks, which has to wait for the dead one's lease. Whatever happens, the record and the tasks must come to
 agree within 60 s, with every job at its end and no invariant of the plant broken on the way.
 """
@@ -182,7 +182,7 @@ async def test_of_two_servers_one_writes() -> None:
 
 @pytest.mark.parametrize("point", [name for name in POINTS if not name.startswith("leading")])
 async def test_a_leader_that_is_passed_over_at_any_point_writes_nothing_after_it(point: str) -> None:
-    """Somebody else leads from that moment on: neither the record nor what is held may change by this server's hand."""
+    """Another server leads from that moment on: this server changes neither the record nor the holdings."""
     plant = Plant()
     await workload(plant)
     seen: list[object] = []
@@ -356,7 +356,7 @@ async def a_fault(plant: Plant, dice: random.Random, submitted: int) -> None:
 
 async def judge(plant: Plant, count: int) -> None:
     """Every job that was accepted is there, at rest, and so is everything else."""
-    # Those that nobody resumes stay halted; work that is still queued is done; then nothing is left.
+    # Those that are not resumed stay halted; work that is still queued is done; then nothing is left.
     await plant.until_rest(within_s=60.0 + 40.0 * count)
     found = await plant.phases()
     assert len(found) == count

@@ -330,7 +330,7 @@ async def test_preemption_is_recorded_and_the_job_waits_again() -> None:
 async def test_a_claim_that_somebody_else_made_meanwhile_stops_one_launch_alone(plant: Plant) -> None:
 
     def greedy(snapshot: plans.Snapshot, now: float, memo: object) -> plans.Plan:
-        """Forgets what is held: both gangs get the first place."""
+        """Forgets the holdings: both gangs get the first place."""
         bare = [planning.plan(plans.Snapshot(nodes=snapshot.nodes, waiting=(gang,)), now) for gang in snapshot.waiting]
         return plans.Plan(launches=tuple(launch for one in bare for launch in one.launches))
 

@@ -218,7 +218,7 @@ async def test_of_many_jobs_some_are_looked_at_in_turn(monkeypatch: pytest.Monke
 
 
 async def test_each_type_of_gpu_has_a_curve_of_its_own() -> None:
-    """A job that goes from one type to another keeps what it has shown on the first, with its newest noise."""
+    """A job that goes from one type to another keeps its measurements on the first, with its newest noise."""
     rig = Rig()
     job_id = await rig.started(TWO, 2)
     for local in (32, 64):

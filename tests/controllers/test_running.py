@@ -22,7 +22,7 @@ LIVELY = fake.Behaviour(runs_s=0.1, at_barrier=True, lingers=True)
 
 
 class Ticker:
-    """A controller that counts, and does what it is told in its tick."""
+    """A controller that counts, and calls a given function in its tick."""
 
     def __init__(self, name: str, *, wake_at: Callable[[], float | None] = lambda: None) -> None:
         self.name = name
@@ -122,7 +122,7 @@ async def test_a_write_to_the_store_wakes(house: House) -> None:
 
 
 class Worker(Ticker):
-    """A controller whose work goes on between its ticks, and ends badly."""
+    """A controller that works on between its ticks, and ends badly."""
 
     led: leadership.Leading
     at_end: int | None = None

@@ -19,7 +19,7 @@ DAY_S = 86_400.0
 
 
 class Machine:
-    """A machine whose clocks tests turn."""
+    """A machine with clocks that tests turn."""
 
     def __init__(self) -> None:
         self.up_s = 1000.0  # monotonic
@@ -144,7 +144,7 @@ async def test_nor_does_one_while_no_server_runs(server: Server, machine: Machin
 
 
 async def test_after_a_start_of_the_machine_the_smaller_duration_is_believed(server: Server, machine: Machine) -> None:
-    """Nobody can tell how long it was off: the wall says a day, the machine a minute."""
+    """It is unknown how long the machine was off: the wall says a day, the machine a minute."""
     machine.start_anew(off_s=DAY_S)
     after = await Server.after(server.store, machine)
     assert await after.ran_s() == pytest.approx(160.0)
@@ -190,7 +190,7 @@ async def test_a_step_whose_writing_fails_is_made_later_and_once(
 
 
 async def test_a_process_stopped_between_two_readings_sees_no_step(server: Server, machine: Machine) -> None:
-    """The wall is read, somebody stops the process for an hour, the monotonic clock is read."""
+    """The wall clock is read, the process is stopped for an hour, the monotonic clock is read."""
     readings = iter([machine.wall_s])
 
     def wall() -> float:
@@ -233,7 +233,7 @@ async def test_a_clock_set_forward_ages_nothing_and_a_night_asleep_does(server: 
     later = server.clock()
     machine.run(31 * DAY_S)
     await server.tick()
-    assert later < await older_than(30 * DAY_S), "what ended after the step ages as ever"
+    assert later < await older_than(30 * DAY_S), "a job that ended after the step ages as ever"
 
 
 def test_every_time_of_a_live_job_is_moved_or_left_on_purpose() -> None:

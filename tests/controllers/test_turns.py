@@ -1,6 +1,6 @@
 """Turns, under all the controllers: two jobs alternate on one device, or share it as long as that is measured to pay.
 
-Every job tells of its steps once a second; what a step takes hangs on who else trains on the device.
+Every job tells of its steps once a second; the time of a step depends on the other jobs of the device.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Yard:
         self.silent_s = [silent_s, silent_s]
         self.jobs: list[str] = []
         self.steps: dict[str, int] = {}
-        self.told: list[str] = []  # who trained, second by second: `one two`
+        self.told: list[str] = []  # the job that trained, second by second: `one two`
 
     async def submit(self, text: str = "{grace: 1s, roles: {worker: {gpus: 1}}}") -> str:
         job_id = await self.plant.submit(text)
@@ -75,13 +75,13 @@ class Yard:
         await self.plant.tell(job_id, reported)
 
     async def beside(self, job_id: str) -> dict[str, int]:
-        """How often it was looked at, by beside whom."""
+        """How often it was looked at, by the job beside it."""
         curve = (await self.plant.job(job_id)).curve
         return {sample.beside: sample.count for sample in curve.samples} if curve is not None else {}
 
 
 def turns(told: list[str]) -> list[str]:
-    """Without those who follow themselves, and the time in which nobody trained."""
+    """Without jobs that follow themselves, and the time in which no job trained."""
     found: list[str] = []
     for who in told:
         if who and (not found or found[-1] != who):
@@ -136,15 +136,15 @@ async def test_they_share_the_device_as_long_as_that_pays() -> None:
     assert turns(told)[:2] == [one, two], "each was measured alone first"
     assert turns(told)[-1] == both
     told = await yard.run_for(150)
-    assert set(told) == {both}, "no slice ends: nobody waits"
+    assert set(told) == {both}, "no slice ends: no job waits"
     looks = await yard.beside(one)
     assert looks[""] >= 1
     assert looks[two] >= 10
     curve = (await yard.plant.job(one)).curve
     assert curve is not None
     steps = {sample.beside: sample.step_s for sample in curve.samples}
-    assert steps == {"": pytest.approx(0.1), two: pytest.approx(0.12)}, "what it did alone is not mixed with that"
-    assert rates.step_s(curve.model, 1, 1, 8) == pytest.approx(0.1), "nor does it change what others expect of it"
+    assert steps == {"": pytest.approx(0.1), two: pytest.approx(0.12)}, "its speed alone is not mixed with that"
+    assert rates.step_s(curve.model, 1, 1, 8) == pytest.approx(0.1), "nor does it change the expectations of others"
 
     yard.beside_s = 0.4
     told = await yard.run_for(600)

@@ -44,7 +44,7 @@ async def main():
     store = logfiles.DirectoryLogs(root)
     at = await store.length(W0, "stdout.0")
     for number in itertools.count():
-        # Pieces of any size of one endless text, whose bytes follow from their offset.
+        # Pieces of any size of one endless text. Its bytes follow from their offset.
         size = 1 + (number * 7919 + at) % 5000
         text = b"".join(b"%015d\\n" % line for line in range(at // 16, (at + size) // 16 + 1))
         piece = text[at % 16 : at % 16 + size]

@@ -1,4 +1,4 @@
-"""The archive of jobs that are kept no longer: what is said to be in it is in it."""
+"""The archive of jobs that are kept no longer: each listed job is in it."""
 
 from __future__ import annotations
 

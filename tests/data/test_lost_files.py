@@ -1,4 +1,4 @@
-"""Files that are deleted or cut under a running server: what was acknowledged is asked for again, or missed aloud.
+"""Files that are deleted or cut under a running server: acknowledged lines are asked for again, or named as lost.
 
 Never are there NUL bytes where lines were.
 """

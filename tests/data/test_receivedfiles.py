@@ -1,4 +1,4 @@
-"""Files that tasks send: what can never work is refused for good, and the disk keeps its reserve."""
+"""Files that tasks send: an impossible file is refused for good, and the disk keeps its reserve."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server for months: what was used long ago is not kept, what is in use is never made a second time."""
+"""A server for months: old values are not kept, and a value in use is never made a second time."""
 
 from __future__ import annotations
 

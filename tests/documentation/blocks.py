@@ -1,4 +1,4 @@
-"""The blocks of a page: what stands between its fences, and what each fence says about it.
+"""The blocks of a page: the text between its fences, and the words of each fence.
 
 The first word after a fence names the language. A second word names the file as which the reader saves the block.
 
@@ -87,7 +87,7 @@ def _odd_fences(page: str) -> Iterator[int]:
 
 
 def _indented(page: str) -> Iterator[int]:
-    """Lines that Markdown shows as code because they are indented: nobody can say how these are run."""
+    """Lines that Markdown shows as code because they are indented: they cannot say how they are run."""
     fenced = in_list = False
     before = ""
     for number, line in enumerate(page.splitlines(), 1):

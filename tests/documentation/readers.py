@@ -82,7 +82,7 @@ class Reader:
         return "\n".join(lines) + "\n"
 
     def leaves(self) -> None:
-        """End what the page has left running."""
+        """End the processes that the page has left."""
         if not (self._folder / "home" / ".oarlock").exists():
             return
         oarlock, env = str(BIN / "oarlock"), self.env

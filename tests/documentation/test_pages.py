@@ -89,7 +89,7 @@ RUNNABLE = {name(page): page for page in blocks.PAGES if runnable(page) and name
 
 @pytest.fixture
 def reader(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[readers.Reader]:
-    """The README makes its own environment active; whoever reads on has done so."""
+    """The README makes its own environment active; its readers have done so."""
     one = readers.Reader(tmp_path, activated=request.node.callspec.id != "README.md")
     one.stand_in("pip", PIP)
     if importlib.util.find_spec("jax") is None:

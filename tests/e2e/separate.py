@@ -48,7 +48,7 @@ UPLOAD = (
     Step("PUT", r"/rank-0\.pt", False, 0),
     Step("GET", r"/rank-1\.pt", False, 0),  # the chief's agent reads the other's shard back
     Step("PUT", r"/manifest\.json", False, 0),  # all shards are verified
-    Step("PUT", r"/manifest\.json", True, 0),  # the copy is whole, and nobody knows of it
+    Step("PUT", r"/manifest\.json", True, 0),  # the copy is whole, and not yet reported
     Step("POST", r"\?delete", False, 0),  # an old copy is to be removed
     Step("POST", r"\?delete", True, 0),  # its manifest is removed
 )

@@ -77,7 +77,7 @@ def test_a_server_that_pods_do_not_reach_does_not_start(shell: pods.PodShell) ->
 
 
 def test_the_manifests_of_a_plan_are_those_of_the_launch(shell: pods.PodShell) -> None:
-    """They differ in the id of the job alone, in what follows from it, and in the tokens, which nobody may print."""
+    """They differ in the id of the job alone, in names made from it, and in the tokens, which are never printed."""
     shell.write(
         "shown.yaml",
         """

@@ -29,7 +29,7 @@ def test_a_script_written_for_torchrun_runs_unchanged(shell: shells.Shell) -> No
     done = shell.do("run", "--workers", "2", "--", "python", "plain.py")
     assert "rank 0 of 2 sums to 2" in done.stdout
     assert "rank 1 of 2 sums to 2" in done.stdout
-    assert re.search(r"^worker-1 +\| ", done.stdout, re.MULTILINE), "lines say who printed them"
+    assert re.search(r"^worker-1 +\| ", done.stdout, re.MULTILINE), "lines name the rank that printed them"
 
 
 @pytest.mark.long

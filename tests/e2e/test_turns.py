@@ -200,7 +200,7 @@ def test_two_jobs_alternate_on_one_gpu(turning: shells.Shell) -> None:
 
 @pytest.mark.long
 def test_two_jobs_share_a_gpu_as_long_as_that_pays(turning: shells.Shell) -> None:
-    """Both were measured alone, each on its own GPU; then somebody else gets one of these."""
+    """Both were measured alone, each on its own GPU; then another job gets one of these."""
     cluster = Cluster(turning, 1, 2, slice_s=2)
     diary, ends, harms = cluster.diary, turning.work / "ends", cluster.diary.folder / "harms"
     for name, other in (("one", "two"), ("two", "one")):

@@ -1,4 +1,4 @@
-"""A queue on one machine: what waits says why and until when, who is stopped says for whom, and what was held costs."""
+"""A queue on one machine: waiting jobs say why and until when, stopped ones for which job, and devices have a price."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def test_torch_ranks_run_over_chief_and_workers() -> None:
 
 @pytest.mark.long
 def test_torch_gives_what_torchrun_gives(tmp_path: Path) -> None:
-    """Every variable that torchrun sets for a worker is set by us too, with the same value where it says who is who."""
+    """Every variable that torchrun sets for a worker is set by us too, with the same value where it names ranks."""
     script = tmp_path / "env.py"
     script.write_text("import json, os; print(json.dumps(dict(os.environ)))")
     before = {name: value for name, value in os.environ.items() if not name.startswith(("TORCH", "PET_", "OMP"))}

@@ -91,14 +91,14 @@ def _results(run: Callable[[], subprocess.CompletedProcess[str]], code: int) -> 
 def lines(text: str) -> list[str]:
     """The results in it, sorted, without the prefixes of ranks (`worker-1 | `).
 
-    Other lines are what libraries print.
+    Other lines come from libraries.
     """
     said = (line.partition(" | ")[2] or line for line in text.splitlines())
     return sorted(line for line in said if line.startswith(RESULTS))
 
 
 def alive(marked: str) -> list[int]:
-    """The processes whose environment has this mark: what a script has left behind."""
+    """The processes with this mark in their environment: those that a script has left behind."""
     found = []
     for path in Path("/proc").glob("[0-9]*/environ"):
         try:

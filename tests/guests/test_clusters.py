@@ -1,4 +1,4 @@
-"""Frameworks whose processes find each other by an address: TF_CONFIG, JAX, and MPI under its own mpirun."""
+"""Frameworks with processes that find each other by an address: TF_CONFIG, JAX, and MPI under its own mpirun."""
 
 from __future__ import annotations
 

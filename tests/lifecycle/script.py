@@ -16,7 +16,7 @@ now.
     exit TASK [code=] [signal=] [oom] [stopped] [reason=] [says=] [at_step=] [peak=]
     gone TASK ...       the backend confirms it                 stacks TASK ...     ranks tell their stacks
     checkpoint STEP     one becomes visible                     release             told that nothing runs any more
-    see TASK STATE      what the backend shows from now on      lose TASK           it shows nothing of it any more
+    see TASK STATE      the backend shows it from now on      lose TASK           it shows nothing of it any more
     account             what it has used, and what it still needs
     notice              observations become events              wants, wake, orders TASK, show, tasks, steps, verdict
     do                  carry out `wants` until only time can change anything: tasks that are made run, killed ones are
@@ -99,7 +99,7 @@ def batch(text: str) -> curves.Batch:
 
 
 class Play:
-    """A job, a clock and what the backend shows."""
+    """A job, a clock and the backend's view."""
 
     def __init__(self) -> None:
         self.now = START
@@ -271,7 +271,7 @@ class Play:
     def on_notice(self, rest: str) -> list[str]:
         found = noticing.notices(self.job, list(self.shown.values()))
         said = [event.__struct_config__.tag + " " + self.tell(event)[-1] for event in found]
-        assert noticing.notices(self.job, list(self.shown.values())) == [], "what was noticed is noticed again"
+        assert noticing.notices(self.job, list(self.shown.values())) == [], "an old notice comes again"
         return [str(line) for line in said] or ["nothing"]
 
     # Decisions

@@ -1,6 +1,6 @@
-"""A job among agents, a guardian, a scheduler and its owner, all of whom may die, repeat themselves and come too late.
+"""A job among agents, a guardian, a scheduler and its owner, which all may die, repeat themselves and come too late.
 
-The world is the fake backend's; who plays the agents keeps to their protocol and nothing else. What must hold is
+The world is the fake backend's; the player of the agents keeps to their protocol and nothing else. What must hold is
 written as invariants; in the end the faults stop, and the job must come to rest.
 """
 
@@ -43,7 +43,7 @@ class Interleavings(RuleBasedStateMachine):
         self.world = fake.World([machine], lambda task: lingering, lambda: self.now)
         self.told: list[events.AnyEvent] = []
 
-    # What happens
+    # Events
 
     def tell(self, event: events.AnyEvent) -> None:
         before = self.job
@@ -64,9 +64,9 @@ class Interleavings(RuleBasedStateMachine):
             else:
                 assert before.live is None, "one attempt at a time"
         assert before.restarts <= self.job.restarts <= self.job.spec.max_restarts
-        assert before.served_s <= self.job.served_s, "what was used stays used"
+        assert before.served_s <= self.job.served_s, "used time stays used"
         if before.live is not None and self.job.live is None and before.live.stop is attempts.Cause.STOPPED:
-            assert self.job.restarts == before.restarts, "what we stop is nobody's failure"
+            assert self.job.restarts == before.restarts, "a stop of ours is not a failure"
             assert self.job.intent not in {intents.Intent.PREEMPT, intents.Intent.RESIZE} or self.job.terminal
             for_others = before.intent in {intents.Intent.PREEMPT, intents.Intent.RESIZE}
             good = self.job.phase is phases.Phase.COMPLETED
@@ -76,7 +76,7 @@ class Interleavings(RuleBasedStateMachine):
         return {"key": key}
 
     def agents(self) -> list[attempts.TaskKey]:
-        """Agents that live: those whose process has ended and who linger are among them."""
+        """Agents that live, also those that linger after the end of their process."""
         return sorted(key for key in self.world.running() if self.world.look(key).state.value == "running")
 
     @rule(seconds=st.sampled_from((0.1, 0.5, 1.0, 3.0, 10.0, 31.0)))
@@ -184,7 +184,9 @@ class Interleavings(RuleBasedStateMachine):
                 self.tell(events.Released(attempt=number))
                 assert self.job.live is None, "a release that was wanted is a release"
             case actions.Discard(attempt=number):
-                assert all(key.attempt != number for key in self.world.running()), "only what is gone is forgotten"
+                assert all(key.attempt != number for key in self.world.running()), (
+                    "only a task that is gone is forgotten"
+                )
                 self.world.discard(self.job.id, number)
         return True
 
@@ -257,7 +259,7 @@ class Interleavings(RuleBasedStateMachine):
         assert self.job.live is not None
         self.tell(events.LaunchFailed(attempt=self.job.live.number, reason="no such image"))
 
-    # What holds at every moment
+    # Conditions that hold at every moment
 
     @invariant()
     def nothing_runs_of_a_job_at_rest(self) -> None:

@@ -42,7 +42,7 @@ def test_scenario(path: Path) -> None:
 
 
 class Stepped(script.Play):
-    """A play whose wall clock is set before each command, and whose job is told of it."""
+    """A play with a wall clock that is set before each command; its job is told of it."""
 
     def __init__(self, by_s: float) -> None:
         super().__init__()

@@ -63,7 +63,7 @@ def test_facts_of_another_attempt_are_not_believed(fact: type[events.Event], fie
 
 @pytest.mark.parametrize("number", [0, 1, 3])
 def test_an_admission_is_of_the_next_attempt(number: int) -> None:
-    """Its holdings are kept under that number: under another one nobody would release them."""
+    """Its holdings are kept under that number: under another one they would never be released."""
     play = launched("intend preempt", "gone worker-0 worker-1", "do")
     assert play.job.live is None
     claims = script.places(play.job, number)

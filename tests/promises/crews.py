@@ -85,7 +85,7 @@ class Crew:
         self.patience_s = patience_s
         self.wishes = {wish.key: wish for wish in wishes}
         self.answered: dict[str, str] = {}
-        """The id that was answered for each wish: what must never be lost."""
+        """The id that was answered for each wish. It must never be lost."""
         self.failures: list[BaseException] = []
         self._left = list(reversed(wishes))
         self._lock = threading.Lock()
@@ -165,11 +165,11 @@ class Crew:
         houses.until(there, self.patience_s, lambda: f"{name} did not come to be {phase}: it is {seen[-1]}")
 
 
-# What must be true in the end
+# Conditions that hold in the end
 
 
 def judge(crew: Crew, *, within_s: float = CONVERGENCE_S) -> None:
-    """Everything converges; then each thing that is promised of it. The server is up, and nobody hurts it any more."""
+    """Everything converges, and keeps each promise. The server is up, and is not hurt any more."""
     house = crew.house
     assert crew.answered.keys() == crew.wishes.keys()
     deadline = time.monotonic() + within_s

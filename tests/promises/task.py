@@ -1,6 +1,6 @@
 """The program that the jobs of these tests run: `task.py KIND [ARGUMENT]`, by the standard library alone.
 
-Every process says first, in one O_APPEND write to the file RECORD, who it is, and which processes of other lives of its
+Every process says first, in one O_APPEND write to the file RECORD, its name, and which processes of other lives of its
 job it found alive. What it prints is `line 0`, `line 1` and so on: LINES of them.
 """
 
@@ -28,7 +28,10 @@ def start_of(pid: int) -> str | None:
 
 
 def begin() -> None:
-    """Tell who runs. The file is read first: two that start together see each other's line at the latest in the end."""
+    """Tell which processes run.
+
+    The file is read first: two that start together see each other's line at the latest in the end.
+    """
     record = os.environ["RECORD"]
     earlier = []
     if os.path.exists(record):  # noqa: PTH110

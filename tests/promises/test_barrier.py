@@ -16,7 +16,7 @@ LOOK_S = 1.5
 
 
 class Source(http.server.ThreadingHTTPServer):
-    """A file, of which the second who asks is told once the gate is open."""
+    """A file. The second request for it is answered once the gate is open."""
 
     daemon_threads = True
 

@@ -1,5 +1,5 @@
 """The server is killed at every named point, while jobs of every kind run; the next server brings all of them to their
-end, and nobody could tell from them that anything had happened.
+end, without a sign that anything had happened.
 """
 
 from __future__ import annotations

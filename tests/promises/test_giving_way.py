@@ -1,5 +1,5 @@
 """The server is killed while one job gives its place to another: the next one goes on where it was, and both come to
-their end. Nothing is freed before it is gone, nobody is asked twice, and giving way is nobody's failure.
+their end. Nothing is freed before it is gone, no job is asked twice, and giving way is not a failure.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from oarlock.spec import phases
 
 SETTINGS = "[scheduler]\npolicy = 'priority'\nround_s = 1\nmin_runtime_s = 2\nrestart_s = 1\n"
 POINTS = (
-    "scheduling.before_commit",  # there is a plan to stop it, nobody knows
-    "scheduling.after_stops",  # it is asked to stop, nobody has told its tasks
+    "scheduling.before_commit",  # there is a plan to stop it, not yet stored
+    "scheduling.after_stops",  # it is asked to stop, its tasks are not told yet
     "guardian.before_release",  # it is gone, and holds its place
-    "guardian.after_release",  # its place is free, nobody has been launched
+    "guardian.after_release",  # its place is free, no job has been launched
 )
 WISHES = [
     crews.Wish(

@@ -82,7 +82,7 @@ def written_by(url: str, writer: str, after: int) -> set[str]:
 async def test_a_leader_that_was_stopped_writes_nothing_more(
     house: houses.House, second: houses.House, postgres: postgresql.Server
 ) -> None:
-    """It is stopped with a plan in its hands: what it was about to launch is launched by its successor, once."""
+    """It is stopped with a plan in its hands: its successor launches the gangs of that plan, once."""
     url = postgres.url(postgres.make())
     await asyncio.to_thread(audit, url)
     first = house
@@ -122,7 +122,7 @@ async def test_a_leader_that_was_stopped_writes_nothing_more(
         # Its users may still submit through it: another server's leader gives the job its place.
         seq = written[-1].seq
         await asyncio.to_thread(lambda: first.persist(lambda client: client.submit(LATE, directory=None)))
-        houses.until(lambda: "phase" in written_by(url, "second", seq), PASSED_OVER_S, "nobody looked at it")
+        houses.until(lambda: "phase" in written_by(url, "second", seq), PASSED_OVER_S, "it was not looked at")
         assert written_by(url, "first", seq) == {"submitted"}
         assert not first.record.exists(), "a process of its own ran"
         assert not first.task_directories()

@@ -105,7 +105,7 @@ def within_nodes(snapshot: plans.Snapshot, plan: plans.Plan) -> None:
 
 def fits(held: Claims, come: Claims, of: Iterable[nodes.Node]) -> None:
     """No node to which anything comes gives more than it has, no device and no port twice. (One that came back smaller
-    than it was may hold too much already: nothing comes there. A device that it has no more is nobody's.)
+    than it was may hold too much already: nothing comes there. A device that it has no more is not held.)
     """
     there = {claim.node for claim in come}
     machines = {node.name: node for node in of if node.name in there}
@@ -177,7 +177,7 @@ def within_reservations(snapshot: plans.Snapshot, plan: plans.Plan) -> None:
 
 def nobody_borrows_what_is_static(snapshot: plans.Snapshot, plan: plans.Plan) -> None:
     """A gang that starts or grows beyond its pool's entitlement leaves static reservations of others idle, unless its
-    pool gives up as much. (A place that was cleared for somebody before nodes were lost, or pools changed, is his.)
+    pool gives up as much. (A place that was cleared for a gang before nodes were lost, or pools changed, is its own.)
     """
     capacity = entitlement.capacity(snapshot.nodes)
     if not bounded(snapshot) or entitlement.shortages(snapshot.pools, capacity) or not nested(snapshot.pools):
@@ -243,7 +243,7 @@ def who_is_touched(snapshot: plans.Snapshot, plan: plans.Plan, now: float) -> No
         if victim.pool == by.pool or not bounded(snapshot):
             policy = next((pool.policy for pool in snapshot.pools if pool.name == by.pool), None)
             policy = policy or snapshot.rules.policy
-            assert policy != "fifo", "nobody is stopped for anybody"
+            assert policy != "fifo", "no gang is stopped for another"
             assert policy != "priority" or victim.priority < by.priority
 
 

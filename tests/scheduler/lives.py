@@ -109,7 +109,7 @@ class Life:
                 self.world.waiting[gang.job] = gang
                 return gang
 
-    # What goes wrong
+    # Faults
 
     def _fault(self) -> None:
         dice, running = self.dice, self.world.running
@@ -165,7 +165,7 @@ class Life:
                     step_s = 1.0 if not beside else dice.choice([1.1, 4.0, 4.0])
                     self.world.learn(job, [world.replace(ALONE, beside=beside, step_s=step_s)])
 
-    # What there is
+    # The state
 
     def _node(self, name: str) -> nodes.Node:
         dice = self.dice

@@ -1,4 +1,4 @@
-"""Placement for readers: node by node, task by task, every set of nodes. What the scheduler's fast one is held against.
+"""Placement for readers: node by node, task by task, every set of nodes. The scheduler's fast one is held against it.
 
 It knows nothing of the fast one's shapes, states and indexes: only the nouns of `spec`. It says whether a gang with one
 ask fits, and on how many nodes at least; and whether any claims at all, however they were found, are right.
@@ -14,7 +14,7 @@ from oarlock.spec.cluster import nodes
 
 
 class Machine:
-    """One node, and what is still free of it."""
+    """One node, and its free resources."""
 
     def __init__(self, node: nodes.Node, held: Iterable[holdings.Holding] = ()) -> None:
         self.node = node

@@ -9,8 +9,8 @@
             preemptible=no spread same=rack required mixed not_before=50 timeout=60 at=3 served=100
             ps=2 ps_cpus=1 beside      (beside or apart; without either: wherever)
     plan now=0         fills what is free. What follows the line `----` is the plan, one line a job
-    round now=0        the same, and who runs may be touched
-    carry now=0        what was planned last is done: who starts runs from now on, who is to stop stops
+    round now=0        the same, and running gangs may be touched
+    carry now=0        the last plan is carried out: launched gangs run from now on, others stop
     gone JOB now=30    it has stopped: nothing of it runs, and it waits again if it returns
     place JOB keep=NODE prefer=NODE    where JOB goes when nothing else is asked; it runs from now on
     detail JOB         beside the words of the last plan: how many wait before it, the nodes kept for it, its start, and
@@ -146,7 +146,7 @@ class Cluster:
         )
 
     def _held(self, gang: plans.Gang, on: str) -> tuple[holdings.Holding, ...]:
-        """`a*2,b`: its tasks one after the other on these nodes, each on the first devices that nobody has."""
+        """`a*2,b`: its tasks one after the other on these nodes, each on the first free devices."""
         places = [
             node for part in on.split(",") for node, _, count in [part.partition("*")] for _ in range(int(count or 1))
         ]

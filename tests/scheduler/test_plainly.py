@@ -1,4 +1,4 @@
-"""The fast scheduler decides what the plain one does; and what it works out in passing is what the definitions say."""
+"""The fast scheduler decides as the plain one does; and its passing results agree with the definitions."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ MANY = lives.Kind(policies=EVERY, most_nodes=4, most_waiting=30)
 DECIDED = ("launches", "preemptions", "resizes", "moves", "batches")
 Code = refusals.Code
 TOLD = {Code.STOPPING, Code.BACKING_OFF, Code.OUTRANKED}
-"""What is told for a reason of its own. Of several things that one waits for any one may be named: who is like another
-one is told what that one was.
+"""A reason in words of its own. Where a gang waits for several things, any one may be named: a gang that is like
+another one is told the same.
 """
 
 unhurried = hypothesis.settings(
@@ -99,7 +99,7 @@ def test_the_same_in_lives_in_which_much_happens() -> None:
     assert min(seen.values()) > 2, seen
 
 
-# Whom to stop
+# The gangs to stop
 
 
 class Small(lives.Life):
@@ -179,7 +179,7 @@ def test_of_those_who_are_stopped_each_one_is_needed(dice: random.Random, bound:
     found = context.clear(need)
     if found is None:
         assert not context.fits_without(need, list(context.candidates)), (
-            "nobody was found, though all together would do"
+            "no victim was found, though all together would do"
         )
         return
     chosen = list(found.victims)

@@ -40,7 +40,7 @@ def lived(dice: random.Random, steps: int, kind: lives.Kind = lives.ANY) -> live
 @unhurried
 @hypothesis.given(DICE, STEPS)
 def test_every_plan_keeps_its_promises(dice: random.Random, steps: int) -> None:
-    """Gangs whole, no device twice, limits and reservations kept, nobody touched who must not be."""
+    """Gangs whole, no device twice, limits and reservations kept, no gang touched that must not be."""
     lived(dice, steps)
 
 
@@ -178,7 +178,7 @@ def crowded(policy: str, seed: int, kind: lives.Kind = CROWD) -> lives.Life:
 
 
 def still(life: lives.Life) -> plans.Plan:
-    """Ten seconds later, and nothing else happens: who was stopped has gone."""
+    """Ten seconds later, and nothing else happens: stopped gangs are gone."""
     life.now += 10.0
     life.world.all_gone(life.now)
     snapshot = life.world.snapshot()
@@ -190,8 +190,8 @@ def still(life: lives.Life) -> plans.Plan:
 
 @pytest.mark.parametrize("rounds", marks.long_except([200], [200, 1000]))
 def test_nobody_stops_who_stopped_it(rounds: int) -> None:
-    """Jobs come and end over many rounds: by priority nobody takes back the place that was taken from it, and
-    nobody stops the same gang twice in one life of its own.
+    """Jobs come and end over many rounds: by priority no gang takes back the place that was taken from it, and
+    no gang stops the same gang twice in one life of its own.
     """
     kind = lives.Kind(policies=["priority"], pools=False, faults=False, most_nodes=3, most_waiting=6)
     life = lives.Life(random.Random(2), kind)

@@ -62,7 +62,7 @@ class Mirror:
         return made
 
     def follow(self, snapshot: plans.Snapshot, now: float) -> None:
-        """Tell it what happened since: who came, ended, is gone; what was measured."""
+        """Tell it of the jobs that came, ended or are gone, and of new measurements."""
         if self.scheduler is None:
             self.scheduler = standalone.Scheduler(
                 snapshot.nodes, snapshot.rules, pools=snapshot.pools, at_once=self.at_once
@@ -183,7 +183,7 @@ def test_it_goes_on_from_a_snapshot() -> None:
     assert second.snapshot() == first.snapshot()
 
 
-# What is asked of a caller
+# Duties of a caller
 
 
 def test_running_jobs_are_touched_once_a_round() -> None:
@@ -219,7 +219,7 @@ def test_where_a_stop_takes_time_its_place_is_kept() -> None:
     found.submit(standalone.gang("b", 600.0), 600.0)
     (change,) = found.tick(600.0).changes
     assert (change.job, change.what, found.running["a"].stopping) == ("a", standalone.What.RESIZE, True)
-    assert found.tick(601.0).changes == (), "nothing starts on what is still held"
+    assert found.tick(601.0).changes == (), "nothing starts on a device that is still held"
     found.stopped("a", 610.0)
     after = found.tick(610.0).changes
     assert {one.job: one.what for one in after} == {"a": "start", "b": "start"}
@@ -237,7 +237,7 @@ def test_a_failed_job_backs_off() -> None:
 
 
 def test_a_cap_that_rises_leaves_a_gang_elastic() -> None:
-    """As where nobody may have more than twice what it was measured with: a new one has 1, and is not rigid."""
+    """As where no job may have more than twice its measured devices: a new one has 1, and is not rigid."""
     found = cluster()
     found.submit(standalone.gang("a", 0.0, most=8), 0.0)
     found.measure("a", 0.0, most={"worker": 1})

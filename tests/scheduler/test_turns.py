@@ -1,4 +1,4 @@
-"""Turns over a long time: everybody who could run does, again and again, whatever else is there."""
+"""Turns over a long time: each job that could run does, again and again, whatever else is there."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def crowd(seed: int, gangs: int = 10) -> lives.Life:
 
 
 def lived(life: lives.Life, rounds: int) -> dict[str, list[int]]:
-    """In which rounds each runs. Who is stopped is gone by the next round, and has made a checkpoint."""
+    """The rounds in which each job runs. A stopped one is gone by the next round, and has made a checkpoint."""
     ran: dict[str, list[int]] = {job: [] for job in life.world.waiting}
     for number in range(rounds):
         life.now += ROUND_S
@@ -41,7 +41,7 @@ def lived(life: lives.Life, rounds: int) -> dict[str, list[int]]:
 
 @pytest.mark.parametrize("seed", marks.long_except(range(2), range(12)))
 def test_everybody_has_its_turn_and_has_it_again(seed: int) -> None:
-    """Large gangs among small ones, on several kinds of node: nobody waits for longer than all others' slices."""
+    """Large gangs among small ones, on several kinds of node: no gang waits for longer than all others' slices."""
     life = crowd(seed)
     ran = lived(life, 400)
     slices = SLICE_S / ROUND_S

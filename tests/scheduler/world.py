@@ -1,4 +1,4 @@
-"""A cluster that carries plans out, without any process: what starts holds, what is stopped holds until it is gone."""
+"""A cluster that carries plans out, without any process: a job holds from its start, and until it is gone."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class World:
         )
 
     def gone(self, job: str, now: float) -> None:
-        """Nothing of it runs any more. Who returns waits again."""
+        """Nothing of it runs any more. A job that returns waits again."""
         running = self.running.pop(job)
         if running.returns:
             served_s = max(0.0, now - running.started_at) * gangfacts.RunningFacts.new(running).weight

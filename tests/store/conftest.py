@@ -34,7 +34,7 @@ def postgres_server() -> Iterator[postgresql.Server]:
 
 @pytest.fixture(scope="session")
 def postgres_template(postgres_server: postgresql.Server) -> str:
-    """A database whose tables have been made: to be copied, not used."""
+    """A database with its tables: to be copied, not used."""
     name = postgres_server.make()
     asyncio.run(database.open_store(postgres_server.url(name)).close())
     return name

@@ -94,7 +94,7 @@ def running() -> Iterator[Server]:
 
 @contextlib.contextmanager
 def _serving(postgres: str, data: Path, user: str | None) -> Iterator[int]:
-    """Start on a free port; on another when somebody takes it before us. No fsync: the data dies with the tests."""
+    """Start on a free port; on another when it is taken before us. No fsync: the data dies with the tests."""
     for _ in range(5):
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))

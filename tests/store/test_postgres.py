@@ -1,4 +1,4 @@
-"""PostgreSQL keeps the contract; and what is peculiar to a server: connections are cut, other processes notify us."""
+"""PostgreSQL keeps the contract; and the dangers of a server: connections are cut, other processes notify us."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ async def test_a_commit_whose_answer_is_lost_is_not_made_again(
 
 
 def listening(url: str) -> None:
-    """Return when somebody listens."""
+    """Return when a server listens."""
     with psycopg.connect(url, autocommit=True) as connection:
         for _ in range(500):
             if connection.execute("SELECT 1 FROM pg_stat_activity WHERE query LIKE 'LISTEN%%'").fetchone():

@@ -80,9 +80,9 @@ async def test_killed_at_a_failpoint_a_change_is_there_or_not(url: str, tmp_path
     found = set(await everything(url))
     assert told <= found
     if name == "store.before_commit":
-        assert found == told, "what was not committed is there"
+        assert found == told, "an uncommitted change is there"
     else:
-        assert len(found - told) == 1, "what was committed, and not yet told, is not there"
+        assert len(found - told) == 1, "a committed change, not yet told, is not there"
 
 
 async def test_a_leader_that_was_stopped_past_its_expiry_writes_nothing_more(url: str, tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ async def test_a_leader_that_was_stopped_past_its_expiry_writes_nothing_more(url
             await asyncio.to_thread(second.until, "wrote")
             seq = await store.read(lambda v: v.last_seq())
             first.process.send_signal(signal.SIGCONT)
-            while len(first.lines) < said + 50:  # it may have said some things before that nobody had read yet
+            while len(first.lines) < said + 50:  # it may have said some things before that were not read yet
                 await asyncio.to_thread(first.until, "")
         # What was committed before it was stopped it may have been told after.
         late = [line.split()[0] for line in first.lines[said:]]
@@ -218,7 +218,7 @@ async def test_a_reader_misses_no_line_of_many_writers(url: str, tmp_path: Path)
 
 
 async def test_one_key_makes_one_job_across_processes(url: str, tmp_path: Path) -> None:
-    """Both servers are asked the same under the same keys; whoever is second gets the first one's job."""
+    """Both servers are asked the same under the same keys; the second one gets the first one's job."""
     stores = [database.open_store(url) for _ in range(2)]
 
     def submit(number: int, server: int):

@@ -1,4 +1,4 @@
-"""The words of each error of the store: what happened, the next step, and the numbers for a program.
+"""The words of each error of the store: the event, the next step, and the numbers for a program.
 
 Each error is provoked, and `refusals/*.txt` holds its text. A client shows these words as they are, so a lost hint or a
 detail under another key is a defect.

@@ -1,4 +1,4 @@
-"""SQLite keeps the contract; and what is peculiar to a file: its disk fills, fails, or is somewhere else."""
+"""SQLite keeps the contract; and the dangers of a file: its disk fills, fails, or is somewhere else."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ async def stays_whole(store: database.SqlStore, stored: int) -> None:
 
 
 async def test_a_full_database_says_so_and_goes_on_when_there_is_room(sqlite_store: database.SqlStore) -> None:
-    """As a full disk, for whoever cannot mount one: the writer's connection may have no more pages."""
+    """As a full disk, where none can be mounted: the writer's connection may have no more pages."""
 
     async def limit(pages: int) -> None:
         await sqlite_store.write(lambda t: t._connection.exec_driver_sql(f"PRAGMA max_page_count={pages}").scalar())

@@ -1,6 +1,6 @@
 """Programs that the store's tests start, stop and kill: `python -m tests.store.writers NAME URL ARGUMENT...`.
 
-Each prints a line for what it was told is done, and flushes it: what was printed was acknowledged.
+Each prints a line for each finished change, and flushes it: a printed change was acknowledged.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def say(*words: object) -> None:
 
 
 async def submit(store: stores.Store, prefix: str, writers: str = "4", failpoint: str = "") -> None:
-    """Add jobs until somebody kills us, each under a key; print each that was acknowledged."""
+    """Add jobs until we are killed, each under a key; print each that was acknowledged."""
     if failpoint:
         reached = itertools.count()
         # Not at once: the first group would be all that there ever was.

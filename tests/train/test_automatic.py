@@ -68,7 +68,7 @@ def test_auto_is_the_default_and_only_its_compression_is_lossy() -> None:
 
 
 class Slow:
-    """An exchange whose end takes as long as a link of this rate needs."""
+    """An exchange that takes as long as a link of this rate needs."""
 
     def __init__(self, work: Any, seconds: float) -> None:
         self._work, self._seconds = work, seconds

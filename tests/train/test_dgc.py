@@ -172,7 +172,7 @@ def described(
 
 
 def learned(settings: dgc.DGC | None, options: dict[str, Any], steps: int, model: nn.Module | None = None) -> nn.Module:
-    """The library's: a model whose loss has exactly those gradients."""
+    """The library's: a model with a loss of exactly those gradients."""
     rank = train.rank()
     if model is None:
         model = nn.Linear(8, 5, dtype=torch.float64)

@@ -196,7 +196,7 @@ def test_a_planned_round_waits_for_the_agreement_under_way() -> None:
 
 
 class Exchanged(strategy.Strategy):
-    """A strategy whose exchange has not ended."""
+    """A strategy with an exchange that has not ended."""
 
     def __init__(self, model: nn.Module) -> None:
         self.figures = strategy.Figures(train.init())

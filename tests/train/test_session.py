@@ -265,7 +265,7 @@ def test_one_rank_s_bad_shard_makes_all_take_the_checkpoint_before(tmp_path: Pat
 
 
 class Echo(worlds.World):
-    """A chief whose peers wish nothing."""
+    """A chief with peers that wish nothing."""
 
     def start_largest(self, numbers: Sequence[int]) -> Callable[[], list[int]]:
         return lambda: list(numbers)

@@ -95,7 +95,7 @@ def test_alone_nobody_is_waited_for(tmp_path: Path) -> None:
 @pytest.mark.parametrize("ranks", [2, 4])
 @pytest.mark.parametrize("scale", [20.0, 300.0])
 def test_the_noise_scale_of_a_known_distribution_is_found(ranks: int, scale: float) -> None:
-    """Examples' gradients around a known one with a known variance: the scale is their ratio, whoever measures it."""
+    """Examples' gradients around a known one with a known variance: the scale is their ratio, on each rank."""
     generator = torch.Generator().manual_seed(7)
     size, share = 400, 16
     true = torch.randn(size, generator=generator)
@@ -369,7 +369,7 @@ class NextRound:
 
 
 def test_a_straggler_is_forgotten_with_its_round() -> None:
-    """Another process may have its number now, and in a world of one nobody is compared."""
+    """Another process may have its number now, and in a world of one no rank is compared."""
     session = train.Session(step=State())
     for _ in range(straggling.IN_A_ROW):
         session._note_slowest(straggling.Slowest(1, 2.0, 1.0))

@@ -36,7 +36,7 @@ def test_stacks_of_a_hung_script_that_knows_nothing_of_us(rig, hang):
     rigs.until(lambda: list(rig.directory.glob("report/stack-*.ready")), "a ready file")
     rigs.until(lambda: "hang_here" in ask(rig, len(rig.server.stacks) + 1).get("0", ""), "the stack")
     assert 'script.py", line' in rig.server.stacks[-1]["stacks"]["0"]
-    assert len(rig.user_processes()) == 2, "nobody died of the question"
+    assert len(rig.user_processes()) == 2, "no process died of the question"
 
 
 @pytest.mark.parametrize("python", rigs.INTERPRETERS, ids=lambda path: "old" if "3.8" in path else "new")

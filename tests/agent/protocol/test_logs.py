@@ -63,7 +63,7 @@ def test_bytes_arrive_once_and_in_order_across_outages(rig):
 
 
 def test_a_server_that_has_less_or_more_than_was_acknowledged_is_followed(rig):
-    """A batch is stored in part, and once an answer is late: the server's length is what counts."""
+    """A batch is stored in part, and once an answer is late: the server's length counts."""
     text = b"".join(b"line %d\n" % n for n in range(20000))
     (rig.outside / "text").write_bytes(text)
     rig.begin(f"cat $OUTSIDE/text; {AWAIT_GO}; cat $OUTSIDE/text")
@@ -235,7 +235,7 @@ def test_blanking_does_not_depend_on_where_the_batches_are_cut(tmp_path_factory,
 
 @given(st.integers(0, 10_000))
 def test_any_offset_can_be_asked_for_again(tmp_path_factory, seed):
-    """Drops, truncations and a server that forgets: what it holds in the end is one consistent stream."""
+    """Drops, truncations and a server that forgets: its copy in the end is one consistent stream."""
     chance = random.Random(seed)
     path = tmp_path_factory.getbasetemp() / "asked-again"
     path.write_bytes(b"")
@@ -281,7 +281,7 @@ def test_each_longer_line_of_a_secret_is_blanked_by_itself():
 
 
 def test_a_server_that_has_more_than_was_written_makes_nothing_up(tmp_path):
-    """It is of another life of the stream: nothing was truncated, and what is written next is offered."""
+    """It is of another life of the stream: nothing was truncated, and the next output is offered."""
     path = tmp_path / "stdout.0"
     path.write_bytes(b"one\n")
     file = stream.Stream("stdout.0", str(path), None)

@@ -194,7 +194,7 @@ def test_the_servers_length_is_what_counts(rigged: Rig, case: str) -> None:
     (file, _) = rigged.shipper._logs
     assert (file.acknowledged, file.refusals) == (acknowledged, refusals)
     quiet_s = shipping.REFUSED_PAUSE_S if refusals else -rigged.clock.now
-    assert file.quiet_until - rigged.clock.now == quiet_s, "what is refused is not repeated at once"
+    assert file.quiet_until - rigged.clock.now == quiet_s, "a refused part is not repeated at once"
     assert (f"/logs/stdout.0 was refused with {status}" in rigged.journal()) is said
 
 

@@ -1,4 +1,4 @@
-"""Is it alive, is it ready, what does it measure, what does it say of itself; and bodies that are too large or half."""
+"""Whether the server lives and is ready, its measurements and version; and bodies that are too large or half."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ async def test_nodes_pools_and_usage_add_up(rig: rigs.Rig) -> None:
         by_pool = (await http.get("/api/v1/usage", params=lately)).json()["items"]
         assert (await http.get("/api/v1/usage", params={"by": "planet"})).status_code == 422
     async with rig.as_user("bob") as http:
-        assert (await http.get("/api/v1/usage")).json()["items"] == [], "what runs is its owner's to see"
+        assert (await http.get("/api/v1/usage")).json()["items"] == [], "a running job is its owner's to see"
     async with rig.as_user("root") as http:
         assert (await http.get("/api/v1/usage")).json()["items"] == by_user
     assert node["held"] == {"cpus_milli": 1000, "memory_bytes": 0, "gpus": 2, "gpu_milli": 0}

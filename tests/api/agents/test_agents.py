@@ -19,7 +19,7 @@ from oarlock.spec import attempts, curves, events, jobs
 REGISTER = {"pid": 1, "host": "h", "address": "127.0.0.1", "ports": [20000, 20001], "agent_version": "1", "python": "3"}
 
 WOKEN_S = 240.0
-"""Half of what the polls would wait: one that nobody wakes is noticed."""
+"""Half of the time that the polls would wait: one that is never woken is noticed."""
 
 
 async def gang(rig: rigs.Rig, count: int = 2, **spec: object) -> jobs.Job:
@@ -161,7 +161,7 @@ async def test_a_thousand_polls_wait_without_reading_and_end_together(rig: rigs.
         async with asyncio.timeout(WOKEN_S):
             answers = await asyncio.gather(*polls)
     assert {answer.status_code for answer in answers} == {200}
-    assert reads < 20, "one reading is shared by all who wait"
+    assert reads < 20, "one reading is shared by all polls"
 
 
 async def test_a_gang_that_registers_at_once_costs_a_few_writes(rig: rigs.Rig) -> None:

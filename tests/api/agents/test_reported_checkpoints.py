@@ -176,7 +176,7 @@ async def test_one_that_was_reported_in_time_is_listed_though_the_attempt_ended_
         assert await shown(rig, job) == [10]
         late = save(place_of(rig, job), 11)
         assert (await http.post("/agent/v1/checkpoints", json=said(late, 11))).status_code == 410
-    assert await shown(rig, job) == [10], "what is reported after the end is not"
+    assert await shown(rig, job) == [10], "a report after the end is not"
     assert await rig.store.read(lambda view: view.job(job.id)) == ended
 
 

@@ -1,4 +1,4 @@
-"""The forecast of the cluster over REST: who starts when and where, who ends when, and what others may know of it."""
+"""The forecast of the cluster over REST: the starts, places and ends of jobs, and the part for other users."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pools over REST: changed in one transaction, refused with the numbers, shown with what they are entitled to."""
+"""Pools over REST: changed in one transaction, refused with the numbers, shown with their entitlements."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ async def test_what_cannot_be_meant_is_refused_where_it_stands(
 
 
 async def test_jobs_live_in_leaves_and_hold_their_pool(rig: rigs.Rig) -> None:
-    """A halted job holds it too: it may be resumed. What is over does not."""
+    """A halted job holds it too: it may be resumed. A job that is over does not."""
     await change(rig, "a")
     job = msgspec.json.decode((await submit(rig, pool="a", name="digits")).content)
     for status in ("queued", "halted"):

@@ -43,7 +43,7 @@ class Cluster:
         access = credentials.Access(server="http://memory", identity=credentials.Fixed({}))
         return client.Client(access, around=lambda inner: _Transport(self, inner))
 
-    # What users do
+    # Acts of users
 
     def apply(self, namespace: str, name: str, spec: Any, labels: dict[str, str] | None = None) -> str:
         found = self.objects.get((namespace, name))
@@ -61,7 +61,7 @@ class Cluster:
         found = self.objects.pop((namespace, name))
         self._tell("DELETED", found)
 
-    # What goes wrong
+    # Faults
 
     def drop(self) -> None:
         """Break all watches off."""
@@ -74,7 +74,7 @@ class Cluster:
         self._history.clear()
         self.drop()
 
-    # What the server asks
+    # Requests of the server
 
     def answer(self, request: transports.Request) -> transports.Answer:
         if request.path == resources.API:

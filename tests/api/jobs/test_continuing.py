@@ -54,7 +54,9 @@ async def test_it_goes_on_from_the_newest_checkpoint_that_holds(rig: rigs.Rig) -
     new = await rig.launch(new)
     assert (new.live.offered_step, new.live.restore_step) == (50, None)
     assert (await register(rig, rigs.key_of(new)))["rendezvous"]["restore"] == [str(held)]
-    assert [path.name for path in place_of(rig, new).iterdir()] == [held.name], "nothing is left of what did not hold"
+    assert [path.name for path in place_of(rig, new).iterdir()] == [held.name], (
+        "nothing is left of the part that did not hold"
+    )
     assert await stored(rig, old.id) == old, "an ended job does not change"
     async with rig.as_user("ann") as http:
         items = (await http.get("/api/v1/jobs", params={"continues": "train"})).json()["items"]
@@ -210,7 +212,9 @@ async def test_a_checkpoint_that_cannot_be_copied_is_referred_to_once_nothing_re
 
     async with rig.as_user("ann") as http:
         resumed = await http.put(f"/api/v1/jobs/{old.id}/intent", json={"intent": "run"})
-        assert (resumed.status_code, new.id in resumed.text) == (409, True), "it would remove what the other one needs"
+        assert (resumed.status_code, new.id in resumed.text) == (409, True), (
+            "it would remove files that the other one needs"
+        )
         new = await rig.launch(new)
         assert (await register(rig, rigs.key_of(new)))["rendezvous"]["restore"] == [url]
         for step, left in ((8, [8, 7]), (9, [9, 8])):

@@ -51,7 +51,7 @@ async def test_one_idempotency_key_makes_one_job(rig: rigs.Rig, monkeypatch: pyt
 
 
 async def test_a_key_of_a_removed_job_makes_no_second_one(rig: rigs.Rig) -> None:
-    """The first answer was lost, somebody removed the job, and the client asks once more."""
+    """The first answer was lost, another user removed the job, and the client asks once more."""
     body = rigs.submission()
     async with rig.as_user("ann") as http:
         made = (await http.post("/api/v1/jobs", json=body, headers={"Idempotency-Key": "k"})).json()["id"]

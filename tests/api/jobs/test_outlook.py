@@ -108,7 +108,7 @@ async def test_the_smallest_change_is_one_that_was_tried_out(rig: rigs.Rig) -> N
 
 
 def stretch(rig: rigs.Rig) -> None:
-    """Let the backend run jobs whose number of workers varies."""
+    """Let the backend run jobs with a varying number of workers."""
     about = rig.services.about
     about = msgspec.structs.replace(about, capabilities=(*about.capabilities, "elastic"))
     msgspec.structs.force_setattr(rig.services, "about", about)
@@ -172,7 +172,7 @@ async def test_why_somebody_stopped_it_is_a_sentence(rig: rigs.Rig, intent: str,
 
 
 async def test_earlier_jobs_of_the_name_tell_how_long_it_lasts(rig: rigs.Rig) -> None:
-    """Nobody said so, and there is no progress; but twice before it took ten minutes."""
+    """The job does not say so, and there is no progress; but twice before it took ten minutes."""
     for _ in range(2):
         job = await fill(rig, "train", 2)
         rig.clock.now += 600
@@ -295,7 +295,7 @@ async def test_plan_asks_the_same_scheduler_with_one_more(rig: rigs.Rig) -> None
 
 
 async def test_manifests_are_those_of_a_cluster(rig: rigs.Rig) -> None:
-    """The job that is rendered has a fixed id and name. A server whose tasks are processes has nothing to show."""
+    """The job that is rendered has a fixed id and name. A server that runs processes has nothing to show."""
     async with rig.as_user("ann") as http:
         refused = (await http.post("/api/v1/plan/manifests", json=rigs.submission())).json()["error"]
         assert refused["code"] == "unsupported"

@@ -1,4 +1,4 @@
-"""The speed curve of a job, as it is told: what was measured, and what is expected of its other sizes."""
+"""The speed curve of a job, as it is told: measurements, and the expected speed of its other sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Paths of checkpoints come from tasks: what is not there is not good, and no error of ours."""
+"""Paths of checkpoints come from tasks: a missing one is not good, and not an error of ours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Half requests end, and do not take the descriptors of those who ask whole ones."""
+"""Half requests end, and do not take the descriptors of whole requests."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_requests_that_never_get_whole_are_ended(start: Callable[..., test_serve
         assert kept.getresponse().read()
         assert kept.sock is mine, "a connection between two requests is no half one"
         assert server.ask("POST", "/api/v1/shutdown")[0] == 202
-        assert polls.getresponse().status == 200, "nor is one whose answer takes its time"
+        assert polls.getresponse().status == 200, "nor is one with a slow answer"
 
 
 @contextlib.contextmanager

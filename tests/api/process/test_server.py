@@ -1,4 +1,4 @@
-"""The real server process: its home, its address, what it refuses, how it ends and is followed by another."""
+"""The real server process: its home, its address, its refusals, its end and its successor."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Server:
         return [json.loads(line) for line in text.splitlines()]
 
     def raw(self, data: bytes, *, shut: bool = True) -> bytes:
-        """Bytes as they are; what comes back until the server closes."""
+        """Send bytes as they are. Return the answer until the server closes."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=280) as sock:
             sock.sendall(data)
             parts = []
@@ -178,7 +178,7 @@ def turned_s():
         return 0.0
 time.time = lambda: wall() + turned_s()
 """
-"""The server's wall clock: ahead of the machine's by what the file says."""
+"""The server's wall clock: ahead of the machine's by the file's number."""
 
 
 @pytest.mark.long

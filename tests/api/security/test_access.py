@@ -128,7 +128,7 @@ async def test_lists_and_events_show_ones_own_alone(rig: rigs.Rig, name: str) ->
     async with rig.as_user("root") as http:
         everything = (await http.get("/api/v1/events")).json()
         assert {item["job"] for item in everything["items"]} == {job.id}
-        assert passed == everything["next"], "what one may not see is passed over"
+        assert passed == everything["next"], "jobs that one may not see are passed over"
         assert (await http.get("/api/v1/jobs", params={"owner": "ann"})).json()["items"]
 
 

@@ -109,7 +109,7 @@ async def test_nothing_of_a_job_but_its_name_is_told_to_others(rig: rigs.Rig, pr
     whole = await everything(rig, "ann", job, waits)
     seen = "".join(whole.values())
     planted_words = ("command", "env", "data", "results", "detail", "hang", "stack", "log", "file", "checkpoint")
-    assert [word for word in planted_words if f"{MARK}-{word}" not in seen] == [], "a marker that nobody could see"
+    assert [word for word in planted_words if f"{MARK}-{word}" not in seen] == [], "a marker that is invisible"
 
 
 async def test_every_user_sees_which_user_pool_and_name_holds_what(rig: rigs.Rig, private: bool) -> None:

@@ -86,7 +86,7 @@ class ApiServer:
             f"--service-account-signing-key-file={self.folder / 'sa.key'}",
             "--service-account-issuer=https://kubernetes.default.svc",
             "--authorization-mode=RBAC",
-            "--disable-admission-plugins=ServiceAccount",  # nobody would make the accounts: there are no controllers
+            "--disable-admission-plugins=ServiceAccount",  # the accounts would be missing: there are no controllers
         )
 
     def start_garbage_collector(self) -> None:

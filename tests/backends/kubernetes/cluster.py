@@ -126,7 +126,7 @@ class Cluster:
                 await self.api.delete(f"{self.path('pods')}/{pod.metadata.name}", uid=pod.metadata.uid, grace_s=0)
 
     async def foreign(self, name: str, node: str, *, namespace: str = "default", **requests: str) -> objects.Pod:
-        """A pod of somebody else, bound to that node."""
+        """A pod of another user, bound to that node."""
         amounts = {"requests": requests, "limits": {name: amount for name, amount in requests.items() if "/" in name}}
         spec = {
             "nodeName": self.node(node),

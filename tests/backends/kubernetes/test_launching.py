@@ -33,7 +33,7 @@ async def pods(rig: KubernetesRig) -> list[objects.Pod]:  # noqa: F811
 
 
 def faulty(rig: KubernetesRig, script: faults.Script) -> backend.KubernetesBackend:  # noqa: F811
-    """Another server over the same cluster, whose requests meet these faults."""
+    """Another server over the same cluster. Its requests meet these faults."""
     api = client.Client(conftest.access(rig.server, rights.SERVER), around=lambda inner: faults.Faulty(inner, script))
     opened = backend.KubernetesBackend(api, rig.cluster.site, monotonic=time.monotonic)
     opened.open()

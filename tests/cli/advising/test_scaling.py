@@ -1,4 +1,4 @@
-"""The expected speedup, against gangs whose times are known."""
+"""The expected speedup, against gangs with known times."""
 
 from __future__ import annotations
 

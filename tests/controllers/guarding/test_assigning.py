@@ -71,7 +71,7 @@ def test_checkpoints_lie_where_the_job_says_else_in_the_servers_place() -> None:
         "OARLOCK_CHECKPOINT_EVERY_S": "600",
         "OARLOCK_CHECKPOINT_KEEP": "5",
     }
-    assert "OARLOCK_CHECKPOINT_KEEP" not in told(job("{}")).env, "what the job does not say, the script may"
+    assert "OARLOCK_CHECKPOINT_KEEP" not in told(job("{}")).env, "the script may say it where the job does not"
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ def test_whoever_wakes_at_the_very_time_that_is_due_finds_it_come() -> None:
 
 
 def test_a_round_is_not_spent_where_nothing_could_come_of_it() -> None:
-    """So that who comes next to a quiet cluster need not wait for the next one."""
+    """So that the next job of a quiet cluster need not wait for the next one."""
     made = planningrounds.PlanningRounds(60.0)
     made.planned(snapshot(running="{}", reallocate=True), plan(), NOW, whole=True)
     made.rest([], NOW, held=True, retry=False)
@@ -101,7 +101,7 @@ def test_a_clock_that_was_set_back_holds_up_nothing() -> None:
 
 
 def test_a_head_is_the_first_that_the_last_whole_plan_left_and_whoever_came_since() -> None:
-    """In the plan's own order, whatever the policy went by; who waits for more than room is left to a whole plan."""
+    """In the plan's own order, whatever the policy went by; one that lacks more than space is left to a whole plan."""
     made = planningrounds.PlanningRounds(60.0)
     queue = [waiting(number, priority=number) for number in range(200)]
     queue[7] = waiting(7, refused=Code.POOL_SHARE)

@@ -33,7 +33,7 @@ def disarmed() -> Iterator[None]:
 
 
 class Planner:
-    """The real one, until `decide` has something else to say. Keeps what it was shown."""
+    """The real one, until `decide` has something else to say. Keeps the snapshots that it was shown."""
 
     def __init__(self, decide: Decide = lambda snapshot: None) -> None:
         self.decide = decide
@@ -347,7 +347,7 @@ async def test_batch_sizes_are_told_at_the_start_and_while_it_runs() -> None:
     assert (await plant.job(job_id)).attempt.number == 1
 
 
-# What a plan is shown
+# The snapshot of a plan
 
 
 async def test_the_same_objects_come_again_for_as_long_as_nothing_has_changed() -> None:

@@ -1,4 +1,4 @@
-"""The chief's agent stores a checkpoint whose shards lie with several tasks. The manifest follows last."""
+"""The chief's agent stores a checkpoint with shards of several tasks. The manifest follows last."""
 
 from __future__ import annotations
 

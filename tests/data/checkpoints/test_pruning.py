@@ -19,7 +19,7 @@ from oarlock.data.checkpoints import pruning
 class Place:
     """Copies below `root` of a file system: `put(3)` is whole, `torn` lacks a byte, `open` has no manifest yet.
 
-    Of a `flipped` one the size holds and the digest does not.
+    The size of a `flipped` one holds and the digest does not.
     """
 
     def __init__(self, system: Any, root: str) -> None:
@@ -114,7 +114,7 @@ def test_what_is_no_checkpoint_is_left_alone(place: Place) -> None:
 
 
 def test_the_manifest_goes_first(place: Place) -> None:
-    """Killed in between, nobody takes what is left for a checkpoint."""
+    """After a kill in between, the rest is not taken for a checkpoint."""
     place.put(1)
     place.put(2)
     reader = pruning.Reader(place.system, pruning.Memory(None))

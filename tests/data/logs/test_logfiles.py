@@ -1,4 +1,4 @@
-"""The contract of Logs: what was acknowledged is there, once and in order; and how it is read."""
+"""The contract of Logs: acknowledged lines are there, once and in order; and how they are read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Packing: the same content gives the same archive, and what cannot or should not be packed is said."""
+"""Packing: the same content gives the same archive, and the files that cannot or should not be packed are named."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def test_every_file_is_inside_the_root_of_the_file_system() -> None:
 
 @pytest.mark.parametrize("target", ["codes", "."])
 def test_a_link_that_leaves_the_directory_is_refused_with_advice(tmp_path: Path, target: str) -> None:
-    """A folder whose name only begins alike is outside too."""
+    """A folder with a name that only begins alike is outside too."""
     for name in ("code", "codes"):
         (tmp_path / name).mkdir()
     outside = tmp_path / target

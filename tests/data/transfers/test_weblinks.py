@@ -16,7 +16,7 @@ URL = "http://h/x"
 
 
 class Web:
-    """A client whose only answer a test says; `asked` are the headers of the request."""
+    """A client with one answer, which a test says; `asked` are the headers of the request."""
 
     def __init__(self, status: int, body: bytes) -> None:
         self.answer = httpx.Response(status, content=iter([body[:2], body[2:]]))

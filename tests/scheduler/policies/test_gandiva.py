@@ -1,4 +1,4 @@
-"""Turns: what a policy promises, and what this one adds."""
+"""Turns: the promises of every policy, and the rules of this one."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_a_pair_that_did_not_pay_is_undone_and_not_tried_again() -> None:
     assert undone(on_a_half(first), on_a_half(other)) == ["other"], "the one that came later"
     assert undone(on_a_half(first), on_a_half(other), pays=0.9) == [], "half of each, together as good as turns"
     assert undone(on_a_half(first), on_a_half(other, device=1)) == [], "they are not on one device"
-    assert undone(on_a_half(first), on_a_half(small("other"))) == [], "what the other does is not known yet"
+    assert undone(on_a_half(first), on_a_half(small("other"))) == [], "the speed of the other is not known yet"
     assert paired(on_a_half(first), candidates.waiting(other)) == {}
     told = {
         wish.job: wish.reason
@@ -171,7 +171,7 @@ def test_a_pair_that_did_not_pay_is_undone_and_not_tried_again() -> None:
 
 
 def test_one_that_stops_only_to_share_is_a_host_already() -> None:
-    """Else the next plan would put somebody else there, or nobody."""
+    """Else the next plan would put another gang there, or none."""
     host, half = small("host"), on_a_half(small("host")).running
     assert half is not None
     going = replace(host, destined=half.holdings)

@@ -1,4 +1,4 @@
-"""The Gittins index over what ended jobs were served."""
+"""The Gittins index over the service of ended jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Devices where they bring most: the contract of every policy, and what this one adds."""
+"""Devices where they bring most: the contract of every policy, and the rules of this one."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_whoever_finds_no_room_waits_for_its_least() -> None:
 
 
 def test_an_unknown_gang_starts_small_and_grows_as_it_is_measured() -> None:
-    """Nobody knows what the 16 devices would do that it could have."""
+    """Its speed on the 16 devices that it could have is unknown."""
     assert sizes([candidates.waiting(job("new", None))]) == {"new": 4}
     assert sizes([running("once seen", model(0.1, seen=1), 1)]) == {"once seen": 4}
     assert sizes([running("seen on four", model(0.1, seen=4), 4)]) == {"seen on four": 16}
@@ -167,7 +167,7 @@ def test_one_that_must_not_be_stopped_does_not_grow_either() -> None:
 
 
 def test_while_it_is_being_resized_it_counts_as_if_it_were() -> None:
-    """Else it would be a newcomer to the next plan, and the place that was cleared for it somebody else's."""
+    """Else it would be a newcomer to the next plan, and another gang would get the place that was cleared for it."""
     gang = job("a", GOOD, starts=1, stopped_at=NOW - 5)
     gang = msgspec.structs.replace(gang, destined=candidates.holdings_of(gang, (2,)))
     assert sizes([candidates.waiting(gang)], 16) == {"a": 2}
@@ -336,7 +336,7 @@ def test_a_batch_is_changed_without_a_restart() -> None:
     assert plan.batches["a"].local * plan.batches["a"].accumulate > 25
 
 
-# Against what was published
+# Against published figures
 
 
 @needs.recorded

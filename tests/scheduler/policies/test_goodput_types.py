@@ -168,7 +168,7 @@ def test_the_reason_says_why_it_does_not_get_what_is_faster() -> None:
 
 
 def test_of_many_gangs_some_are_looked_at_in_each_round_and_all_in_turn() -> None:
-    """So a plan takes no longer; whoever is not looked at keeps what it has."""
+    """So a plan takes no longer; a gang that is not looked at keeps its devices."""
     crowd = [running(f"j{place:03}", curve(t4=0.2, a100=0.1), "t4", size=1) for place in range(300)]
     of, looked_at = budget(t4=400, a100=400), set[str]()
     for turn in range(10):

@@ -1,4 +1,4 @@
-"""Devices where they save most time: the contract of every policy, and what this one adds."""
+"""Devices where they save most time: the contract of every policy, and the rules of this one."""
 
 from __future__ import annotations
 

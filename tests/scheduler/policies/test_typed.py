@@ -128,7 +128,7 @@ def test_devices_of_gangs_that_are_not_divided_are_taken_off() -> None:
 
 
 class Part:
-    """A gang whose value is told by type, per task. It asks for whole tasks of `units` devices, and `fixed` ones."""
+    """A gang with a value by type, per task. It asks for whole tasks of `units` devices, and `fixed` ones."""
 
     def __init__(
         self,

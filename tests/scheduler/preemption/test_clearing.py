@@ -9,7 +9,7 @@ from oarlock.scheduler.granting import drafts
 from oarlock.scheduler.preemption import clearing, victims
 
 LEVEL = -90.0
-"""Of a gang with the priority 90."""
+"""The level of a gang with the priority 90."""
 
 NODES = "rules policy=priority min_runtime=60\nnode a gpus=2\nnode b gpus=2\n"
 

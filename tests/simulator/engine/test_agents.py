@@ -1,5 +1,5 @@
 """The simulated agents and training library: batches that the scheduler decides are taken up, what is reported
-becomes the curve that the job has in truth, a job that is told to stop keeps what it did.
+becomes the curve that the job has in truth, a job that is told to stop keeps its progress.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The hints that name an extra: what they say can be typed."""
+"""The hints that name an extra: their commands can be typed."""
 
 from __future__ import annotations
 

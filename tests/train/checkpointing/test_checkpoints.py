@@ -128,7 +128,7 @@ def garbled(path: Path) -> None:
 
 
 def astray(path: Path) -> None:
-    """A manifest that points out of its directory, at a file whose digest would hold."""
+    """A manifest that points out of its directory, at a file with the right digest."""
     content = (path / "manifest.json").read_text()
     (path.parent / "elsewhere.pt").write_bytes((path / "rank-0.pt").read_bytes())
     (path / "manifest.json").write_text(content.replace('"rank-0.pt"', '"../elsewhere.pt"'))
@@ -288,7 +288,7 @@ def test_a_full_disk_costs_one_checkpoint_and_not_the_training(
     assert store.save(1, large, {}, {}) is not None
     ballast = small_disk / "ballast"
     ballast.write_bytes(bytes(900_000))
-    if not checked:  # somebody else takes the space between the look and the writing
+    if not checked:  # another program takes the space between the look and the writing
         monkeypatch.setattr(checkpoints, "free_bytes", lambda directory: 1 << 40)
 
     assert store.save(2, large, {}, {}) is None
@@ -375,7 +375,7 @@ def test_a_save_that_is_abandoned_holds_nothing_up(
 
 
 class Twin(World):
-    """A rank whose fellow says the same."""
+    """A rank with a fellow that says the same."""
 
     def gather(self, value: object) -> list[Any]:
         return [value, value]
