@@ -116,7 +116,7 @@ class Server:
             stack.callback(kept.checkpoints.close)  # before the engine ends: it may be waiting for a long reading
             made = self._services(store, kept, engine, measured, url)
             if settings.backend == configuration.KUBERNETES:
-                await stack.enter_async_context(self._custom_resources(made, engine))
+                await self._show(made, engine, stack)
             counted = connections.OpenConnections.within_limits(serverlog.report)
             listener = connections.Listener(sock, counted)
             stack.callback(listener.close)
@@ -149,16 +149,17 @@ class Server:
                 )
             serverlog.report("ended", {"url": url})
 
-    def _custom_resources(
-        self, made: provided.Services, engine: Engine
-    ) -> contextlib.AbstractAsyncContextManager[None]:
-        """Serve the OarlockJobs of users, and show all jobs as such."""
-        from oarlock.api.customresources import face
-        from oarlock.backends.kubernetes import oarlockjobs
+    async def _show(self, made: provided.Services, engine: Engine, stack: contextlib.AsyncExitStack) -> None:
+        """Serve OarlockJobs and OarlockPools until the stack ends."""
+        from oarlock.api.customresources import face, poolface
+        from oarlock.backends.kubernetes import oarlockjobs, oarlockpools
 
-        site = engine.site
-        objects = oarlockjobs.connect(site, os.environ, clock=time.time, monotonic=time.monotonic)
-        return face.serving(made, objects, site.namespaces, leads=engine.leads, monotonic=time.monotonic)
+        site, times = engine.site, {"clock": time.time, "monotonic": time.monotonic}
+        jobs = oarlockjobs.connect(site, os.environ, **times)
+        faced = face.serving(made, jobs, site.namespaces, leads=engine.leads, monotonic=time.monotonic)
+        await stack.enter_async_context(faced)
+        pools = oarlockpools.connect(site, os.environ, **times)
+        await stack.enter_async_context(poolface.serving(made, pools, leads=engine.leads))
 
     def _with_pages(self, api: Any, made: provided.Services) -> Any:
         """Return the API with the pages around it."""

@@ -116,7 +116,8 @@ def test_the_manifests_of_a_plan_are_those_of_the_launch(shell: pods.PodShell) -
 def test_the_doctor_examines_the_cluster_and_the_way_to_the_server(shell: pods.PodShell) -> None:
     """The pods of the examination pull the image of the settings, and one asks the server that runs."""
     said = shell.do("doctor", "--backend", "kubernetes", code=None)
-    for words in (f"all {len(examining.RIGHTS)} rights are there", "2 of 2 nodes take tasks", "reach the server at"):
+    rights = len((*examining.RIGHTS, *examining.OBJECTS))
+    for words in (f"all {rights} rights are there", "2 of 2 nodes take tasks", "reach the server at"):
         assert words in said.stdout, f"{said.stdout}\n{said.stderr}"
     assert "do not reach" not in said.stdout
     assert (said.returncode, "No problems." in said.stderr) == (0, True), said.stdout

@@ -79,6 +79,40 @@ class JobStatus(Part, frozen=True):
         return next((one for one in self.conditions if one.type == name), None)
 
 
+class PoolStatus(Part, frozen=True):
+    """The pool of an OarlockPool, with all below it: amounts by resource (devices, cores, bytes), and jobs.
+
+    `version` is that of the pool, and `observed_generation` that of the object, when both were last the same.
+    """
+
+    held: dict[str, float] = {}
+    entitlement: dict[str, float] = {}
+    limit: dict[str, float] = {}
+    running: int = 0
+    waiting: int = 0
+    version: int | None = None
+    observed_generation: int | None = None
+    conditions: tuple[Condition, ...] = ()
+
+    def condition(self, name: str) -> Condition | None:
+        return next((one for one in self.conditions if one.type == name), None)
+
+
+class OarlockPool(msgspec.Struct, frozen=True, kw_only=True):
+    """An object of the cluster, in no namespace. Anything may stand in `spec` and `status`."""
+
+    metadata: Meta
+    spec: Any = None
+    status: Any = None
+
+    def told(self) -> PoolStatus:
+        """Return the status: an empty one where there is none, or none that can be read."""
+        try:
+            return msgspec.convert(self.status or {}, PoolStatus)
+        except msgspec.ValidationError:
+            return PoolStatus()
+
+
 class Event(msgspec.Struct, frozen=True, kw_only=True):
     """An Event of an object. `number` tells it from the object's others, so that a repeated one is the same."""
 

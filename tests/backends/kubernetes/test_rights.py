@@ -25,6 +25,8 @@ ELSEWHERE = {
     (rights.NAMESPACE, "get", "pods"),  # its own pod: a server outside a cluster has none
     ("cluster", "list", "oarlockjobs.oarlock.dev"),  # tests/api/customresources uses these with these rights
     ("cluster", "watch", "oarlockjobs.oarlock.dev"),
+    *(("cluster", verb, "oarlockpools.oarlock.dev") for verb in ("list", "watch", "create", "patch", "delete")),
+    ("cluster", "patch", "oarlockpools/status.oarlock.dev"),
     *((rights.JOBS, verb, "oarlockjobs.oarlock.dev") for verb in ("create", "get", "delete")),
     (rights.JOBS, "patch", "oarlockjobs/status.oarlock.dev"),
     ("cluster", "get", "namespaces"),

@@ -48,7 +48,7 @@ def checked(view: stores.View, name: str, wanted: poolchanges.Change) -> tuple[p
     before = next((pool for pool in declared if pool.name == name), None)
     _check_version(name, before, wanted.version)
     after = poolchanges.changed(before or pools.Pool(name=name), wanted)
-    pooltrees.check(after, declared, lambda pool: _names(view, pool))
+    pooltrees.check(after, declared, lambda pool: names(view, pool))
     return before, after
 
 
@@ -56,7 +56,7 @@ async def remove(call: routes.Call) -> None:
     name = call.path["pool"]
 
     def write(tx: stores.Transaction) -> None:
-        pooltrees.check_removal(name, tx.pools(), lambda pool: _names(tx, pool))
+        pooltrees.check_removal(name, tx.pools(), lambda pool: names(tx, pool))
         tx.remove_pool(name)
 
     await call.access.administer(write)
@@ -72,7 +72,8 @@ def _check_version(name: str, before: pools.Pool | None, version: int | None) ->
         )
 
 
-def _names(view: stores.View, pool: str) -> list[str]:
+def names(view: stores.View, pool: str) -> list[str]:
+    """Return the names of jobs of the pool, as far as they are counted."""
     which = stores.JobFilter(pool=pool, phases=phases.NOT_OVER, limit=COUNTED_JOBS)
     return [job.name for job in view.jobs(which)]
 

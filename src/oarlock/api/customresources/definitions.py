@@ -1,4 +1,4 @@
-"""The definition of the custom resource OarlockJob (`deploy/base/definitions.yaml`), made from structs of the job file.
+"""The definitions of OarlockJob and OarlockPool (`deploy/base/definitions.yaml`), made from their structs.
 
 `python -m oarlock.api.customresources.definitions` prints it. The schema is structural, as Kubernetes demands: no
 references, a type at each place. A field that takes a number or a text has none, and the server judges it. Unknown
@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+import msgspec
 import yaml
 from msgspec import inspect
 
@@ -20,7 +21,17 @@ Schema = dict[str, Any]
 HEAD = "# Made by `make definitions` from the structs of the job file: do not change it by hand.\n"
 
 KEEP = "x-kubernetes-preserve-unknown-fields"
-_COLUMNS = (
+Columns = tuple[tuple[str, str, str], ...]
+_POOL_COLUMNS: Columns = (
+    ("Parent", "string", ".spec.parent"),
+    ("Running", "integer", ".status.running"),
+    ("Waiting", "integer", ".status.waiting"),
+    ("GPUs", "number", ".status.held.gpus"),
+    ("Entitled", "number", ".status.entitlement.gpus"),
+    ("Limit", "number", ".status.limit.gpus"),
+    ("Age", "date", ".metadata.creationTimestamp"),
+)
+_COLUMNS: Columns = (
     ("Phase", "string", ".status.phase"),
     ("Workers", "string", ".status.workers"),
     ("Age", "date", ".metadata.creationTimestamp"),
@@ -49,34 +60,59 @@ def schema(kind: Any) -> Schema:
     return _schema(inspect.type_info(kind))
 
 
+class PoolResource(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A pool, but for its name, which is that of the object. Amounts by resource (`gpus`, `cpus`, `memory`) are numbers
+    (devices, cores, bytes) or texts: `64Gi`, `500m`. A field that is left out is none.
+    """
+
+    parent: str | None = None
+    reserve: dict[str, float | str] | None = None
+    limit: dict[str, float | str] | None = None
+    share: dict[str, float | str] | None = None
+    static: tuple[str, ...] | None = None
+    policy: str | None = None
+
+
 def definition() -> Schema:
     """Return the CustomResourceDefinition of OarlockJob."""
     spec = schema(JobResource)
     del spec["properties"]["name"]
-    names = {"kind": "OarlockJob", "listKind": "OarlockJobList", "plural": "oarlockjobs", "singular": "oarlockjob"}
+    text = "A job of Oarlock: a gang of processes that train together."
+    return _definition("OarlockJob", "oj", "Namespaced", text, _COLUMNS, spec, schema(resources.JobStatus))
+
+
+def pool_definition() -> Schema:
+    """Return the CustomResourceDefinition of OarlockPool."""
+    text = "A resource pool of Oarlock: its reservation, limit and share. It belongs to no namespace."
+    spec, status = schema(PoolResource), schema(resources.PoolStatus)
+    return _definition("OarlockPool", "op", "Cluster", text, _POOL_COLUMNS, spec, status)
+
+
+def _definition(kind: str, short: str, scope: str, text: str, columns: Columns, spec: Schema, status: Schema) -> Schema:
+    names = {"kind": kind, "listKind": f"{kind}List", "plural": f"{kind.lower()}s", "singular": kind.lower()}
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
         "metadata": {"name": f"{names['plural']}.{resources.GROUP}"},
         "spec": {
             "group": resources.GROUP,
-            "names": {**names, "shortNames": ["oj"]},
-            "scope": "Namespaced",
+            "names": {**names, "shortNames": [short]},
+            "scope": scope,
             "versions": [
                 {
                     "name": resources.VERSION,
                     "served": True,
                     "storage": True,
                     "additionalPrinterColumns": [
-                        {"name": name, "type": kind, "jsonPath": path} for name, kind, path in _COLUMNS
+                        {"name": name, "type": kind, "jsonPath": path} for name, kind, path in columns
                     ],
                     "subresources": {"status": {}},
                     "schema": {
                         "openAPIV3Schema": {
                             "type": "object",
-                            "description": "A job of Oarlock: a gang of processes that train together.",
+                            "description": text,
                             "required": ["spec"],
-                            "properties": {"spec": spec, "status": schema(resources.JobStatus)},
+                            "properties": {"spec": spec, "status": status},
                         }
                     },
                 }
@@ -87,7 +123,8 @@ def definition() -> Schema:
 
 def text() -> str:
     """Return the file of the definitions."""
-    return HEAD + yaml.safe_dump(definition(), sort_keys=False, width=120)
+    found = [definition(), pool_definition()]
+    return HEAD + yaml.safe_dump_all(found, sort_keys=False, width=120)
 
 
 def _schema(info: inspect.Type) -> Schema:

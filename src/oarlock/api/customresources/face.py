@@ -112,7 +112,7 @@ class Work:
         self.halt = self.before.halt
 
     def fact(self, kind: str, true: bool, reason: str, message: str) -> None:
-        self.facts.append(translation.fact(kind, true, reason, message, self.found))
+        self.facts.append(translation.fact(kind, true, reason, message, self.found.metadata))
 
     def admitted(self, job: nouns.Job) -> None:
         self.fact(translation.ADMITTED, True, "Admitted", f"It is the job {job.id}.")

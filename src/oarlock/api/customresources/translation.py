@@ -80,7 +80,7 @@ def status(
     """Return the status of an object whose job this is. `facts` are the conditions that the record does not tell."""
     before = found.told()
     if job is None:
-        return msgspec.structs.replace(before, conditions=_conditions(before, facts, now))
+        return msgspec.structs.replace(before, conditions=conditions(before.conditions, facts, now))
     told = [*facts, *_facts(job, found.metadata.generation)]
     return resources.JobStatus(
         job=job.id,
@@ -96,7 +96,7 @@ def status(
         ended_at=_time(job.ended_at),
         halt=before.halt,
         observed_generation=before.observed_generation,
-        conditions=_conditions(before, told, now),
+        conditions=conditions(before.conditions, told, now),
     )
 
 
@@ -118,13 +118,13 @@ def event(record: events.Record) -> resources.Event | None:
     return resources.Event(number=record.seq, at=at, reason=reason, message=message[:_MAX_EVENT], warning=warning)
 
 
-def fact(kind: str, true: bool, reason: str, message: str, found: resources.OarlockJob) -> resources.Condition:
+def fact(kind: str, true: bool, reason: str, message: str, of: resources.Meta) -> resources.Condition:
     return resources.Condition(
         type=kind,
         status="True" if true else "False",
         reason=reason,
         message=message[:_MAX_MESSAGE],
-        observed_generation=found.metadata.generation,
+        observed_generation=of.generation,
     )
 
 
@@ -158,11 +158,11 @@ def _facts(job: jobs.Job, generation: int) -> list[resources.Condition]:
     ]
 
 
-def _conditions(
-    before: resources.JobStatus, told: Sequence[resources.Condition], now: float
+def conditions(
+    before: Sequence[resources.Condition], told: Sequence[resources.Condition], now: float
 ) -> tuple[resources.Condition, ...]:
     """Return the conditions by their types, those of before included. The time is that of the last change of status."""
-    found = {one.type: one for one in before.conditions}
+    found = {one.type: one for one in before}
     for one in told:
         was = found.get(one.type)
         same = was is not None and was.status == one.status

@@ -54,6 +54,8 @@ RIGHTS = (
     Right(False, "watch", "pods"),
     Right(False, "list", "oarlockjobs.oarlock.dev"),
     Right(False, "watch", "oarlockjobs.oarlock.dev"),
+    *(Right(False, verb, "oarlockpools.oarlock.dev") for verb in ("list", "watch", "create", "patch", "delete")),
+    Right(False, "patch", "oarlockpools/status.oarlock.dev"),
     Right(False, "get", "namespaces", "kube-system"),
 )
 """The rights that the server needs beside those of `OBJECTS`."""

@@ -146,13 +146,13 @@ async def identity(api: client.Client, namespace: str) -> str | None:
     return None
 
 
-async def defined(api: client.Client) -> bool:
-    """Return whether the cluster has the definition of OarlockJob."""
+async def defined(api: client.Client, plural: str = PLURAL) -> bool:
+    """Return whether the cluster has the definition."""
     try:
         found = await api.get(resources.API, Resources)
     except errors.NotFound:
         return False
-    return any(one.name == PLURAL for one in found.resources)
+    return any(one.name == plural for one in found.resources)
 
 
 class ResourceName(msgspec.Struct, frozen=True):

@@ -1,0 +1,313 @@
+"""The face of the pools for `kubectl`: an OarlockPool shows a pool, and a change of its spec changes the pool.
+
+    an object that is new or edited ──> a change of the pool, as an administrator makes it
+    a pool that was changed elsewhere ──> the spec of its object
+    holdings, entitlement, waiting jobs ──> the status of the object
+
+OarlockPools belong to no namespace, so that only a cluster role gives the right to change them: it makes its holder an
+administrator of the pools. The database is the truth. The status names the generation of
+the object and the version of the pool that were last the same: so each side's change is known as one. Where both
+have changed, the pool stays, its object gets the pool's spec, and a condition tells it.
+
+All is derived anew at each look, and only the server that leads looks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
+import structlog
+
+from oarlock.api.cluster import pools as api
+from oarlock.api.customresources import definitions, translation
+from oarlock.api.services import provided
+from oarlock.scheduler.policies import registry
+from oarlock.spec import bodies, errors, resources
+from oarlock.spec.cluster import poolchanges, pools, pooltrees
+from oarlock.spec.input import validation
+from oarlock.store import stores
+
+PERIOD_S = 2.0
+"""The status is written so often, where it has changed."""
+PAUSE_S = 5.0
+APPLIED, CONFLICT = "Applied", "Conflict"
+FIELDS = definitions.PoolResource.__struct_fields__
+
+_log = structlog.get_logger(__name__)
+
+
+class Objects(Protocol):
+    """The OarlockPools of the cluster, kept current. `changed` is set whenever one has come, changed or gone."""
+
+    @property
+    def synced(self) -> asyncio.Event: ...
+
+    @property
+    def changed(self) -> asyncio.Event: ...
+
+    @property
+    def items(self) -> Mapping[str, resources.OarlockPool]:
+        """Return the objects by name."""
+        ...
+
+    async def run(self) -> None:
+        """Follow the cluster until cancelled."""
+        ...
+
+    async def renew(self) -> None:
+        """Return once `items` come from a list that began after this call."""
+        ...
+
+    def take_deleted(self) -> set[str]:
+        """Return the names of the objects that were deleted since the last call, and are not there again."""
+        ...
+
+    async def create(self, name: str, spec: dict[str, Any]) -> None: ...
+
+    async def write_spec(self, found: resources.OarlockPool, patch: dict[str, Any]) -> None:
+        """Change these fields of the spec. Raises Conflict where the object has changed since."""
+        ...
+
+    async def write_status(self, found: resources.OarlockPool, status: resources.PoolStatus) -> None:
+        """Replace the status. Raises Conflict where the object has changed since, NotFound where it is gone."""
+        ...
+
+    async def remove(self, found: resources.OarlockPool) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+@contextlib.asynccontextmanager
+async def serving(services: provided.Services, objects: Objects, *, leads: Callable[[], bool]) -> AsyncIterator[None]:
+    """Serve the pools within the context, and close the objects in the end."""
+    face = Face(services, objects, leads=leads)
+    running = [asyncio.create_task(objects.run()), asyncio.create_task(face.run())]
+    try:
+        yield
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        await objects.close()
+
+
+class Face:
+    """Belongs to the event loop of the API. `leads` tells whether this server leads now."""
+
+    def __init__(self, services: provided.Services, objects: Objects, *, leads: Callable[[], bool]) -> None:
+        self._services = services
+        self._objects = objects
+        self._leads = leads
+        self._led = False
+        self._kept: dict[str, str] = {}  # why a pool stays whose object was deleted
+
+    async def run(self) -> None:
+        """Look at the pools until cancelled. An error of one look does not end the next one."""
+        await self._objects.synced.wait()
+        while True:
+            self._objects.changed.clear()
+            pause_s = PERIOD_S
+            try:
+                if self._leads():
+                    await self._look()
+                self._led = self._leads()
+            except errors.OarlockError as error:
+                _log.warning("resources.pools_not_followed", error=str(error))
+                pause_s = PAUSE_S
+            except Exception as error:  # noqa: BLE001 - it is reported and counted
+                self._services.report("pools_failed", {"error": error})
+                self._services.meters.failed("oarlockpools")
+                pause_s = PAUSE_S
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._objects.changed.wait()
+
+    async def _look(self) -> None:
+        if not self._led:  # a watch of a server that did not lead may lag
+            await self._objects.renew()
+            self._objects.take_deleted()
+        deleted = self._objects.take_deleted()
+        declared, states = await self._services.store.read(_states)
+        found = self._objects.items
+        for name in sorted(declared.keys() | found.keys(), key=lambda name: _depth(name, declared, found)):
+            try:
+                await self._one(name, found.get(name), declared.get(name), states.get(name), name in deleted)
+            except (errors.Conflict, errors.NotFound):
+                continue  # the watch tells of the object's change, and the next look does the rest
+            except errors.OarlockError as error:
+                _log.warning("resources.pool_not_followed", pool=name, error=str(error))
+
+    async def _one(
+        self,
+        name: str,
+        found: resources.OarlockPool | None,
+        pool: pools.Pool | None,
+        state: bodies.PoolState | None,
+        deleted: bool,
+    ) -> None:
+        if found is None:
+            if pool is not None and not (deleted and await self._removed(name)):
+                await self._objects.create(name, spec_of(pool))
+            return
+        if found.metadata.deletion_timestamp is not None:
+            return
+        before = found.told()
+        if pool is None and before.version is not None:  # the pool was removed elsewhere
+            await self._objects.remove(found)
+            return
+        edited = before.observed_generation != found.metadata.generation
+        error: errors.OarlockError | None = None
+        if edited:
+            try:
+                wanted = wanted_of(found)
+                if pool is None or not same(wanted, pool):
+                    if pool is not None and before.version not in (None, pool.version):
+                        await self._refuse(found, pool, before)
+                        return
+                    pool = await self._services.store.write(lambda tx: _change(tx, name, wanted, pool))
+            except (errors.Unavailable, errors.VersionMismatch):
+                raise
+            except errors.OarlockError as refused:
+                error = refused
+        elif pool is not None and not same(wanted_of(found), pool):
+            await self._objects.write_spec(found, patch_of(found, pool))  # the pool was changed elsewhere
+            return
+        status = self._status(found, before, pool, state, error)
+        if status != before:
+            await self._objects.write_status(found, status)
+
+    async def _removed(self, name: str) -> bool:
+        """Remove the pool of an object that was deleted. Return False where it stays, so that its object comes back."""
+
+        def remove(tx: stores.Transaction) -> None:
+            pooltrees.check_removal(name, tx.pools(), lambda pool: api.names(tx, pool))
+            tx.remove_pool(name)
+
+        try:
+            await self._services.store.write(remove)
+        except errors.NotFound:
+            return True
+        except errors.OarlockError as error:
+            self._kept[name] = translation.sentence(error)
+            return False
+        return True
+
+    async def _refuse(self, found: resources.OarlockPool, pool: pools.Pool, before: resources.PoolStatus) -> None:
+        """Answer an edit of the object by a condition, and put the pool's own spec in its place."""
+        message = (
+            f"The pool was changed elsewhere meanwhile, to version {pool.version}, so that this edit was not made."
+            " See its values, and edit again."
+        )
+        told = translation.fact(APPLIED, False, CONFLICT, message, found.metadata)
+        conditions = translation.conditions(before.conditions, [told], self._services.clock())
+        if conditions != before.conditions:
+            await self._objects.write_status(found, msgspec.structs.replace(before, conditions=conditions))
+            return  # the watch brings the object with its condition: then the spec follows
+        await self._objects.write_spec(found, patch_of(found, pool))
+
+    def _status(
+        self,
+        found: resources.OarlockPool,
+        before: resources.PoolStatus,
+        pool: pools.Pool | None,
+        state: bodies.PoolState | None,
+        error: errors.OarlockError | None,
+    ) -> resources.PoolStatus:
+        meta = found.metadata
+        kept = self._kept.pop(meta.name, None)
+        last = before.condition(APPLIED)
+        told: list[resources.Condition] = []
+        if error is not None:
+            told.append(translation.fact(APPLIED, False, translation.reason(error), translation.sentence(error), meta))
+        elif kept is not None:
+            told.append(translation.fact(APPLIED, False, "NotRemoved", kept, meta))
+        elif before.observed_generation != meta.generation and not _answers(last, meta):
+            told.append(translation.fact(APPLIED, True, APPLIED, "", meta))
+        made = error is None and pool is not None
+        return resources.PoolStatus(
+            held=_amounts(pools.amounts(state.held)) if state is not None else before.held,
+            entitlement=_amounts(state.entitled) if state is not None else before.entitlement,
+            limit=_amounts(pool.limit) if pool is not None else before.limit,
+            running=state.running if state is not None else before.running,
+            waiting=state.waiting if state is not None else before.waiting,
+            version=pool.version if made and pool is not None else before.version,
+            observed_generation=meta.generation if made else before.observed_generation,
+            conditions=translation.conditions(before.conditions, told, self._services.clock()),
+        )
+
+
+def wanted_of(found: resources.OarlockPool) -> poolchanges.Change:
+    """Return the change that makes a pool what the object asks for. Raises InvalidInput."""
+    raw = found.spec if isinstance(found.spec, dict) else {}
+    given = {field: value for field, value in raw.items() if value is not None}
+    told = validation.convert(given, definitions.PoolResource)
+    return poolchanges.Change(**{field: getattr(told, field) for field in FIELDS})
+
+
+def spec_of(pool: pools.Pool) -> dict[str, Any]:
+    """Return the spec of the object that shows this pool."""
+    said = {field: getattr(pool, field) for field in FIELDS}
+    return {field: msgspec.to_builtins(value) for field, value in said.items() if value not in (None, {}, ())}
+
+
+def patch_of(found: resources.OarlockPool, pool: pools.Pool) -> dict[str, Any]:
+    """Return the merge patch that makes the object's spec that of the pool."""
+    now, then = found.spec if isinstance(found.spec, dict) else {}, spec_of(pool)
+    patch: dict[str, Any] = {**dict.fromkeys(now.keys() - then.keys()), **then}
+    for field, value in then.items():
+        if isinstance(value, dict) and isinstance(now.get(field), dict):
+            patch[field] = {**dict.fromkeys(now[field].keys() - value.keys()), **value}
+    return patch
+
+
+def same(wanted: poolchanges.Change, pool: pools.Pool) -> bool:
+    """Return whether the pool has these values. Raises InvalidInput for values that no pool has."""
+    after = poolchanges.changed(pools.Pool(name=pool.name), wanted)
+    return msgspec.structs.replace(after, version=pool.version) == pool
+
+
+def _change(tx: stores.Transaction, name: str, wanted: poolchanges.Change, seen: pools.Pool | None) -> pools.Pool:
+    """Make the change, unless the pool is another one than was seen. Raises VersionMismatch, and as `api.checked`."""
+    if isinstance(wanted.policy, str):
+        registry.named(wanted.policy)
+    version = seen.version if seen is not None else 0
+    before, _ = api.checked(tx, name, poolchanges.Change(version=version))
+    bare = pools.Pool(name=name, version=before.version if before is not None else 0)
+    after = poolchanges.changed(bare, wanted)
+    pooltrees.check(after, tx.pools(), lambda pool: api.names(tx, pool))
+    return tx.put_pool(after)
+
+
+def _states(view: stores.View) -> tuple[dict[str, pools.Pool], dict[str, bodies.PoolState]]:
+    declared: Sequence[pools.Pool] = view.pools()
+    return {one.name: one for one in declared}, {one.pool.name: one for one in api.tree(view, declared)}
+
+
+def _depth(
+    name: str, declared: Mapping[str, pools.Pool], found: Mapping[str, resources.OarlockPool]
+) -> tuple[int, str]:
+    """Return the order of the looks: a pool after the one above it, which may be new."""
+    depth, at = 0, name
+    while depth <= len(declared) + len(found):
+        above = declared[at].parent if at in declared else None
+        if above is None and at in found and isinstance(found[at].spec, dict):
+            above = found[at].spec.get("parent")
+        if not isinstance(above, str):
+            break
+        depth, at = depth + 1, above
+    return depth, name
+
+
+def _answers(last: resources.Condition | None, meta: resources.Meta) -> bool:
+    """Return whether the condition answers a conflict, and the only edit since is the one that put the pool's values
+    in the object.
+    """
+    return last is not None and last.reason == CONFLICT and last.observed_generation >= meta.generation - 1
+
+
+def _amounts(given: Mapping[str, float]) -> dict[str, float]:
+    return {name: round(value, 3) for name, value in given.items()}
