@@ -6,6 +6,7 @@
 # content has changed, and loaded again when the node has lost it.
 #
 #   tests/node/images.sh again NAME FOLDER       build the image once more from a copy of the tree, and print its id
+#   tests/node/images.sh facts NAME FOLDER       build the image of a framework, and write its facts alone
 set -euo pipefail
 cluster=$1 kept=${3:-$2}
 cd "$(dirname "$0")/../.."
@@ -19,8 +20,10 @@ built() { # built NAME PATH...: whether there is an image of this content
     cmp -s "$kept/$name.next" "$kept/$name" && buildah inspect --type image "registry.example/$name:1" >/dev/null 2>&1
 }
 
+id() { buildah images --quiet --no-trunc "registry.example/$1:1"; }
+
 there() { # there NAME: whether the node has the image that was built
-    [[ -e $kept/$1.loaded && $(<"$kept/$1.loaded") == "$(<"$kept/$1")" ]] \
+    [[ -e $kept/$1.loaded && $(<"$kept/$1.loaded") == "$(id "$1")" ]] \
         && kubectl get nodes -o 'jsonpath={.items[*].status.images[*].names[*]}' | tr ' ' '\n' | grep -qx "registry.example/$1:1"
 }
 
@@ -32,7 +35,7 @@ load() { # load NAME
     "$cluster" load "$archive"
     [[ ! -e $kept/$1.facts && -e $kept/$1.json ]] || python3 tests/node/facts.py "$archive" 1 >"$kept/$1.json"
     rm -f "$archive" "$kept/$1.facts"
-    cp "$kept/$1" "$kept/$1.loaded"
+    id "$1" >"$kept/$1.loaded"
 }
 
 small() { # small NAME: an image of tests/node/NAME
@@ -43,7 +46,8 @@ small() { # small NAME: an image of tests/node/NAME
         "$cluster" image "registry.example/$1:1" "$kept/$1.build" # it loads the image, too
         rm -r "$kept/$1.build"
         mv "$kept/$1.next" "$kept/$1"
-        cp "$kept/$1" "$kept/$1.loaded"
+        id "$1" >"$kept/$1.loaded"
+        return
     fi
     load "$1"
 }
@@ -65,10 +69,10 @@ build() { # build TREE NAME TAG
     "$1/deploy/images/build" "$2" "$3" "${options[@]}" >"$kept/$2.log" 2>&1 || { tail -20 "$kept/$2.log" >&2; exit 1; }
 }
 
-large() { # large NAME TAG PATH...: an image of deploy/images
+large() { # large NAME TAG PATH...: an image of deploy/images, from these files and folders
     local name=$1 tag=$2
     shift 2
-    if ! built "$tag" deploy/images Dockerfile constraints.txt "$@"; then
+    if ! built "$tag" deploy/images/build deploy/images/slim.sh constraints.txt "$@"; then
         build . "$name" "registry.example/$tag:1"
         touch "$kept/$tag.facts"
         mv "$kept/$tag.next" "$kept/$tag"
@@ -85,8 +89,16 @@ if [[ $cluster == again ]]; then
     rm -r "$copy"
     exit
 fi
+if [[ $cluster == facts ]]; then
+    build . "$2" "registry.example/$2:1"
+    rm -f "$kept/$2.tar"
+    buildah push -q "registry.example/$2:1" "docker-archive:$kept/$2.tar:registry.example/$2:1"
+    python3 tests/node/facts.py "$kept/$2.tar" 1 >"$kept/$2.json"
+    rm "$kept/$2.tar"
+    exit
+fi
 small plain # it also makes the base of the others
 small static
 small mpi
-large server oarlock pyproject.toml src
-large torch-cpu torch-cpu
+large server oarlock Dockerfile deploy/images/runtime.py pyproject.toml README.md LICENSE src
+large torch-cpu torch-cpu deploy/images/frameworks/Dockerfile deploy/images/frameworks/torch-cpu.txt

@@ -30,7 +30,7 @@ def train(site: Site, name: str, *, epochs: int) -> None:
         .replace("--epochs 20", f"--epochs {epochs}")
     )
     site.write("train.py", (DIGITS / "train.py").read_text())
-    site.write(f"{name}.yaml", text.replace("every: 10s", "every: 1s"))
+    site.write(f"{name}.yaml", text.replace("every: 10s", "every: 3s"))
     site.do("submit", f"{name}.yaml")
 
 
