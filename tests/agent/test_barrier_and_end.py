@@ -279,7 +279,7 @@ def test_a_task_ends_with_its_directory(rig):
         os.kill(user, 0)
 
 
-def test_what_nobody_can_be_told_any_more_is_not_waited_for(rig):
+def test_a_report_that_cannot_be_delivered_any_more_is_not_waited_for(rig):
     rig.begin("exit 4")
     rigs.until((rig.directory / "exit.json").exists, "the exit record")
     rig.server.stop()

@@ -39,7 +39,7 @@ def test_it_fits_and_keeps_the_newest_lines(processes, lines):
     assert len(whole["processes"]) == processes, "the record itself stays whole"
 
 
-def test_of_a_long_detail_the_end_is_kept():
+def test_the_end_of_a_long_detail_is_kept():
     whole = value(1, 1, "a" * 3000 + "b" * 1000)
     kept = json.loads(exitrecord.brief(whole))
     assert kept["detail"] == "b" * 1000

@@ -88,7 +88,7 @@ class Unkillable(killing.TaskProcesses):
         self.signals = [*getattr(self, "signals", []), signum]
 
 
-def test_what_does_not_die_is_named_within_a_bound(monkeypatch):
+def test_a_process_that_does_not_die_is_named_within_a_bound(monkeypatch):
     monkeypatch.setattr(killing, "GONE_WITHIN_S", 0.3)
     reach = Unkillable("j/1/worker/0/1", cgroups.Cgroup(None))
     assert reach.kill() == [424242]
@@ -144,7 +144,7 @@ def test_an_assignment_that_cannot_be_read_is_said(rig):
     assert "assignment.json cannot be used" in (rig.directory.parent / "agent.stderr").read_text()
 
 
-def test_what_lives_and_was_never_seen_is_left_and_not_called_gone(monkeypatch):
+def test_a_process_that_was_never_seen_is_left_and_not_called_gone(monkeypatch):
     """A child that forks and ends again and again may be missed by every look; the kernel knows that it has one."""
     child = subprocess.Popen([sys.executable, "-I", "-S", "-c", "import time; time.sleep(60)"])
     monkeypatch.setattr(killing, "GONE_WITHIN_S", 0.05)

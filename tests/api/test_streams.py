@@ -104,7 +104,7 @@ async def test_logs_of_an_ended_job_are_followed_to_their_end_at_once(rig: rigs.
     assert lines[-1] == {"end": {"phase": "COMPLETED", "exit_code": 0}}
 
 
-async def test_who_leaves_a_log_is_noticed(rig: rigs.Rig) -> None:
+async def test_a_reader_that_leaves_a_log_is_noticed(rig: rigs.Rig) -> None:
     job = await test_agents.gang(rig, 1)
     before = len(asyncio.all_tasks())
     following = stream(rig, f"/api/v1/jobs/{job.id}/logs", "follow=true")
@@ -253,7 +253,7 @@ async def test_a_command_hears_and_is_heard_and_its_exit_is_told(rig: rigs.Rig) 
     assert not rig.executed[0].killed
 
 
-async def test_who_leaves_ends_the_command(rig: rigs.Rig) -> None:
+async def test_a_client_that_leaves_ends_the_command(rig: rigs.Rig) -> None:
     job = await test_agents.gang(rig, 1)
     talk = Talk(rig, job)
     await talk.hear()

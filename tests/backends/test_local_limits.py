@@ -53,7 +53,7 @@ async def end_of(rig: local_rig.LocalRig, command: list[str], amount: holdings.R
 
 
 @LIMITED["memory"]
-async def test_who_takes_more_memory_than_asked_for_is_killed_and_it_is_said(rig: local_rig.LocalRig) -> None:
+async def test_a_task_above_its_memory_limit_is_killed_and_it_is_said(rig: local_rig.LocalRig) -> None:
     end = await end_of(rig, python("x = b'x' * (256 << 20)"), holdings.Resources(memory_bytes=64 * MIB))
     assert end.cause is attempts.Cause.OOM
     await rig.reopen()
@@ -70,7 +70,7 @@ async def test_a_child_that_was_killed_for_memory_is_named_as_the_cause(rig: loc
 
 
 @LIMITED["memory"]
-async def test_who_succeeds_in_spite_of_it_has_succeeded(rig: local_rig.LocalRig) -> None:
+async def test_a_task_that_succeeds_in_spite_of_it_has_succeeded(rig: local_rig.LocalRig) -> None:
     code = "import os; pid = os.fork(); x = b'x' * (256 << 20) if not pid else 0; os.wait(); os._exit(0)"
     end = await end_of(rig, python(code), holdings.Resources(memory_bytes=64 * MIB))
     assert end.cause is attempts.Cause.SUCCEEDED

@@ -224,7 +224,7 @@ def test_without_a_terminal_ctrl_c_stops(server: live.LiveServer, work: Path) ->
     assert server.job(job_id).phase is phases.Phase.CANCELED
 
 
-def test_who_only_watches_leaves_with_ctrl_c(server: live.LiveServer, work: Path) -> None:
+def test_a_watcher_leaves_with_ctrl_c(server: live.LiveServer, work: Path) -> None:
     with piped(*RUN, cwd=work) as mine:
         job_id = running(server)
         server.print(job_id, "one\n")

@@ -331,7 +331,7 @@ def test_a_line_in_a_pipe_is_whole_unless_its_width_is_set(
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 60
 
 
-def test_who_asks_for_some_and_finds_none_is_not_told_to_begin(server: live.LiveServer) -> None:
+def test_an_empty_filtered_list_does_not_say_how_to_begin(server: live.LiveServer) -> None:
     assert "No such jobs." in typed.run("ps", "--owner", "nobody").stderr
     assert "Start one" in typed.run("ps").stderr
 

@@ -81,7 +81,7 @@ def test_up_in_the_foreground_ends_with_ctrl_c(work: Path, home: Path) -> None:
     assert "Traceback" not in shown.text
 
 
-def test_what_runs_goes_on_without_a_server_and_is_found_again(work: Path, home: Path) -> None:
+def test_running_jobs_go_on_without_a_server_and_are_found_again(work: Path, home: Path) -> None:
     (work / "slow.py").write_text(
         "import pathlib, time\nprint('begun', flush=True)\n"
         "for _ in range(6000): pathlib.Path('"
@@ -171,7 +171,7 @@ def test_a_command_inside_a_task(work: Path, home: Path) -> None:
 
 
 @pytest.mark.long
-def test_whoever_follows_a_job_that_froze_is_told_what_to_do(work: Path, home: Path) -> None:
+def test_a_reader_of_a_frozen_job_is_told_the_next_step(work: Path, home: Path) -> None:
     words = ["run", "--freeze", "5m", "--max-restarts", "0", "--name", "kept", "--", "sh", "-c", "exit 3"]
     process = subprocess.Popen(
         [*typed.COMMAND, *words], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True

@@ -134,21 +134,21 @@ def test_the_shell_is_told_to_this_machine_only(home: Path, url: str, told: bool
     assert ("PATH" in msgspec.json.decode(script.heard[0].content)["shell"]) is told
 
 
-def test_what_is_not_repeatable_is_not_repeated(home: Path, new_client: driven.NewClient) -> None:
+def test_an_unrepeatable_request_is_not_repeated(home: Path, new_client: driven.NewClient) -> None:
     script = Script(httpx.ReadError("gone"))
     with connected(new_client, home, script) as sdk, pytest.raises(errors.Unavailable, match="was lost"):
         sdk.add_token("ann")
     assert len(script.heard) == 1
 
 
-def test_what_was_never_sent_may_be_sent_again(home: Path, new_client: driven.NewClient) -> None:
+def test_a_request_that_was_never_sent_may_be_sent_again(home: Path, new_client: driven.NewClient) -> None:
     answer = {"token": "oar_x", "sha256": "", "user": "ann"}
     script = Script(httpx.ConnectError("refused"), ok(answer))
     with connected(new_client, home, script) as sdk:
         assert sdk.add_token("ann").token == "oar_x"
 
 
-def test_nobody_there_is_said_with_the_setting_that_named_the_server(home: Path, new_client: driven.NewClient) -> None:
+def test_a_missing_server_is_told_with_the_setting_that_named_it(home: Path, new_client: driven.NewClient) -> None:
     script = Script(*[httpx.ConnectError("refused")] * 3)
     with connected(new_client, home, script) as sdk, pytest.raises(errors.ServerNotFound, match="--server"):
         sdk.job("x")

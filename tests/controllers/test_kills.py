@@ -137,7 +137,7 @@ async def test_a_server_killed_at_every_third_point_gets_there_in_the_end() -> N
     assert await plant.phases() == EXPECTED
 
 
-async def test_of_two_servers_one_writes() -> None:
+async def test_one_of_two_servers_writes() -> None:
     """The first is stopped (as by SIGSTOP) past its expiry, a second leads, the first goes on as if nothing were."""
     plant = Plant()
     await workload(plant)
@@ -241,7 +241,7 @@ async def test_nothing_is_freed_while_the_stored_record_knows_of_a_task_that_run
     assert await plant.phases() == {job_id: Phase.COMPLETED}
 
 
-async def test_who_does_not_lead_rests_until_it_leads() -> None:
+async def test_a_server_that_does_not_lead_rests_until_it_leads() -> None:
     """It would else look again at once, and at once again."""
     plant = Plant()
     await plant.run_for(1)

@@ -89,7 +89,7 @@ async def test_a_clock_that_is_set_back_does_not_stop_the_renewal(store: memory.
     assert first.wake_at() == pytest.approx(clock.now + 3.0)
 
 
-async def test_whoever_was_refused_stops(store: memory.MemoryStore, clock: Clock) -> None:
+async def test_a_server_that_was_refused_stops(store: memory.MemoryStore, clock: Clock) -> None:
     first = one(store, clock, "a")
     await first.tick()
     first.lost(7)

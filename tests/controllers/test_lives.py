@@ -97,7 +97,7 @@ async def test_halt_resume_and_cancel(plant: Plant) -> None:
     assert job.exit_code == 130
 
 
-async def test_what_does_not_listen_is_killed_within_ten_seconds_after_the_grace(plant: Plant) -> None:
+async def test_a_task_that_does_not_listen_is_killed_within_ten_seconds_after_the_grace(plant: Plant) -> None:
     plant.behaviours["j-0001"] = DEAF
     job_id = await plant.submit("{grace: 3s}")
     await plant.until_phase(job_id, Phase.PROCESSING)
@@ -170,7 +170,7 @@ async def test_a_failure_is_frozen_for_a_look_and_halt_ends_that(plant: Plant) -
     assert (await plant.until_phase(job_id, Phase.FAILED, within_s=5.0)).exit_code == 3
 
 
-async def test_what_does_not_fit_is_refused_with_numbers_once(plant: Plant) -> None:
+async def test_a_gang_that_does_not_fit_is_refused_with_numbers_once(plant: Plant) -> None:
     plant.behaviours["j-0001"] = RUNS
     first = await plant.submit("{roles: {worker: {count: 2, cpus: 8}}}")
     await plant.until_phase(first, Phase.PROCESSING)
@@ -241,7 +241,7 @@ async def test_a_long_queue_is_planned_by_its_head_and_now_and_then_as_a_whole(p
     assert sizes.count(planningrounds.HEAD) > sum(size > planningrounds.HEAD for size in sizes) > 5
 
 
-async def test_what_a_head_overlooks_the_next_whole_plan_finds(plant: Plant) -> None:
+async def test_the_next_whole_plan_finds_a_gang_that_a_short_plan_overlooks(plant: Plant) -> None:
     """Those in front wait for something that no node has; the last one fits."""
     for _ in range(planningrounds.HEAD + 10):
         await plant.submit("{roles: {worker: {cpus: 4000}}}")

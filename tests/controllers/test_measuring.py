@@ -205,7 +205,7 @@ def test_speed_is_counted_as_the_curve_counts() -> None:
     assert samples.curve(job, seen, [seen.sample], []).left == pytest.approx(100 * 128 * worth)
 
 
-async def test_of_many_jobs_some_are_looked_at_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_some_of_many_jobs_are_looked_at_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measuring, "READ_AT_MOST", 2)
     rig = Rig()
     ids = [await rig.started("{}", 1) for _ in range(5)]
@@ -252,7 +252,7 @@ def test_a_gang_on_several_types_is_measured_as_such() -> None:
     assert seen.sample.gpu_type == "t4+v100"
 
 
-def test_what_a_restart_costs_is_how_long_the_last_start_took() -> None:
+def test_the_cost_of_a_restart_is_the_time_of_the_last_start() -> None:
     job = running("{roles: {worker: {count: 2, gpus: 1}}}", ranks=2, local=32)
     live = job.live
     assert live is not None

@@ -118,7 +118,7 @@ async def stored(shelf: Shelf) -> set[str]:
     return set(await shelf.plant.phases())
 
 
-async def test_who_does_not_lead_rests_until_it_leads(shelf: Shelf) -> None:
+async def test_a_server_that_does_not_lead_rests_until_it_leads(shelf: Shelf) -> None:
     shelf.plant.now += leadership.TTL_S + 1
     await shelf.retention.tick()
     assert shelf.retention.wake_at() is None

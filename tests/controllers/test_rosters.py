@@ -95,7 +95,7 @@ async def test_a_removed_job_is_gone(plant: Plant) -> None:
     assert roster.jobs == {}
 
 
-async def test_what_it_wrote_itself_is_no_news(plant: Plant) -> None:
+async def test_its_own_writes_are_no_news(plant: Plant) -> None:
     job_id = await plant.submit()
     roster = rosters.Roster(plant.store)
     await roster.refresh()

@@ -189,7 +189,7 @@ async def test_a_tick_that_fails_is_counted_and_tried_again_and_holds_up_nobody(
     await until(lambda: house.counts.ticks["bad"] > house.counts.failures["bad"] >= before)
 
 
-async def test_whoever_is_told_that_the_epoch_is_stale_stops_leading(house: House) -> None:
+async def test_a_server_that_is_told_that_its_epoch_is_stale_stops_leading(house: House) -> None:
     ticker = Ticker("one")
 
     def stale() -> None:
@@ -211,7 +211,7 @@ async def test_at_the_end_the_leadership_is_given_up(house: House) -> None:
     assert await house.plant.store.read(lambda view: view.leader()) is None
 
 
-async def test_what_must_end_the_process_does(house: House) -> None:
+async def test_an_error_that_must_end_the_process_does(house: House) -> None:
     class Fatal(BaseException):
         pass
 

@@ -59,7 +59,7 @@ async def test_a_stream_goes_on_where_it_stood_when_its_job_was_forgotten_meanwh
     stored.close()
 
 
-async def test_who_follows_hears_of_a_job_that_was_not_asked_for_long(tmp_path: Path) -> None:
+async def test_a_follower_hears_of_a_job_that_was_not_asked_for_long(tmp_path: Path) -> None:
     stored = logfiles.DirectoryLogs(tmp_path)
     stored._jobs = recent.Recent(lambda job: joblogs.JobLogs(tmp_path, job, stored._short), most=0)
     key = attempts.TaskKey("j-1", 1, "worker", 0, 1)

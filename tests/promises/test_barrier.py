@@ -61,7 +61,7 @@ def source() -> Iterator[Source]:
 
 
 @pytest.mark.long
-def test_nobody_begins_before_all_have_come(house: houses.House, source: Source) -> None:
+def test_no_process_begins_before_all_have_come(house: houses.House, source: Source) -> None:
     wish = crews.Wish(
         key="gang",
         kind="reads",

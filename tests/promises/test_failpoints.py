@@ -62,7 +62,7 @@ def whole_crew(house: houses.House, patience_s: float = crews.CONVERGENCE_S) -> 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["store.before_commit", "store.after_commit"])
-def test_what_was_answered_is_there(house: houses.House, name: str) -> None:
+def test_each_acknowledged_change_is_there(house: houses.House, name: str) -> None:
     """Nothing but submissions, one after another, so that it is one that the server dies at: each job takes the whole
     machine, and the first of them stays.
     """

@@ -77,7 +77,7 @@ class Twins(lives.Life):
 
 @unhurried
 @hypothesis.given(DICE, STEPS)
-def test_what_makes_it_fast_changes_nothing(dice: random.Random, steps: int) -> None:
+def test_shortcuts_change_nothing(dice: random.Random, steps: int) -> None:
     """A queue that is kept in order, refusals by likeness, sums, memories: against sorting and working out anew."""
     life = Twins(dice)
     for _ in range(8):
@@ -171,7 +171,7 @@ BOUND = st.one_of(st.none(), st.integers(0, 6).map(lambda devices: (1000 * devic
 
 @unhurried
 @hypothesis.given(DICE, BOUND)
-def test_of_those_who_are_stopped_each_one_is_needed(dice: random.Random, bound: amounts.Amount | None) -> None:
+def test_each_victim_is_needed(dice: random.Random, bound: amounts.Amount | None) -> None:
     """It fits once they are gone; and would not, were any one of them still there."""
     context = Scene(dice)
     need = context.need(bound)

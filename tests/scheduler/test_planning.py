@@ -83,7 +83,7 @@ def test_a_plan_can_be_made_again_before_it_is_carried_out(dice: random.Random, 
 
 @unhurried
 @hypothesis.given(DICE, STEPS)
-def test_who_others_are_stopped_for_starts_once_they_are_gone(dice: random.Random, steps: int) -> None:
+def test_a_gang_starts_once_its_victims_are_gone(dice: random.Random, steps: int) -> None:
     """Replayed step by step: the victims are told, they go, and then the newcomers start; the moved and the resized do
     so where they were meant to.
     """
@@ -108,7 +108,7 @@ def spots(claims: tuple[object, ...]) -> list[tuple[object, ...]]:
 
 @unhurried
 @hypothesis.given(DICE, STEPS)
-def test_nobody_is_stopped_again_for_one_that_was_promised_a_place(dice: random.Random, steps: int) -> None:
+def test_no_gang_is_stopped_again_for_one_with_a_kept_place(dice: random.Random, steps: int) -> None:
     """While victims are on their way out, the same plan is made, not the next victims looked for."""
     life = lived(dice, steps)
     first = planning.plan(life.world.snapshot(), life.now)
@@ -189,7 +189,7 @@ def still(life: lives.Life) -> plans.Plan:
 
 
 @pytest.mark.parametrize("rounds", marks.long_except([200], [200, 1000]))
-def test_nobody_stops_who_stopped_it(rounds: int) -> None:
+def test_no_gang_stops_its_own_preemptor(rounds: int) -> None:
     """Jobs come and end over many rounds: by priority no gang takes back the place that was taken from it, and
     no gang stops the same gang twice in one life of its own.
     """
@@ -223,7 +223,7 @@ def test_a_round_touches_nobody_where_it_must_not() -> None:
     assert not any(quiet.values())
 
 
-def test_what_nobody_knows_is_refused() -> None:
+def test_an_unknown_policy_is_refused() -> None:
     shared = world.World(plans.Rules(policy="fairest")).snapshot()
     waiting = lives.Life(random.Random(0), SIMPLE).draw("a")
     with pytest.raises(errors.InvalidInput, match="no policy 'fairest'"):

@@ -74,7 +74,7 @@ def test_a_plan_says_that_time_alone_may_change_it() -> None:
     assert not cluster.planned.restless
 
 
-def test_who_starts_beside_another_one_is_told_so() -> None:
+def test_a_gang_that_starts_beside_another_is_told_so() -> None:
     cluster = scenario.Cluster()
     for line in (
         "rules policy=gandiva min_runtime=0",

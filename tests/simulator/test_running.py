@@ -189,7 +189,7 @@ def test_a_directory_that_cannot_be_written_is_refused_before_anything_runs(
     assert (code, "Name another directory with --out." in err, "Simulating" in err) == (1, True, False)
 
 
-def test_of_jobs_that_never_came_to_an_end_nothing_is_told(workload: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_figures_of_jobs_that_never_ended_are_left_out(workload: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A mean of 0 s would be the best of all."""
     _, out, _ = told(capsys, str(workload), "--nodes", "1x0", "--until", "1h", "--policy", "las", "--policy", "las")
     lines = {line[:30].strip(): line[30:].split() for line in out.splitlines()}

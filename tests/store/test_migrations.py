@@ -214,7 +214,7 @@ async def test_a_newer_database_is_refused_with_the_next_step(url: str) -> None:
     assert "pip install --upgrade" in refused.value.hint
 
 
-async def test_somebody_else_s_database_is_left_alone(empty_url: str) -> None:
+async def test_a_database_of_another_program_is_left_alone(empty_url: str) -> None:
     one = engine(empty_url)
     with one.writers.connect() as connection, connection.begin():
         connection.exec_driver_sql("CREATE TABLE recipes (name TEXT)")

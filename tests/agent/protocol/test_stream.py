@@ -78,7 +78,7 @@ def test_a_batch_that_was_attempted_counts_as_sent_when_the_file_is_truncated(ri
     assert rig.file.acknowledged == 8 + len(CUT)
 
 
-def test_what_is_dropped_is_whole_lines_and_is_counted(rig: Rig) -> None:
+def test_whole_lines_are_dropped_and_counted(rig: Rig) -> None:
     rig.path.write_bytes(b"one\ntwo\nthree\n")
     assert rig.file.drop(5) == 8, "up to the end of a line"
     assert rig.file.drop(1) == 6, "in the same place: one line tells both"

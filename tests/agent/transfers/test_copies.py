@@ -138,7 +138,7 @@ print("removed", flush=True)
     assert len([said for said in bucket.said() if said[0] == "store"]) <= 2
 
 
-def test_what_cannot_be_copied_is_reported_where_it_lies(rig, bucket):
+def test_a_checkpoint_that_cannot_be_copied_is_reported_where_it_lies(rig, bucket):
     (bucket.root / "broken").touch()
     record = rig.run(bucket.script(rig, "save(5)"), **bucket.fields)
     assert record["code"] == 0, "training is not lost with the bucket"

@@ -212,7 +212,7 @@ class TestEnvironments:
         assert sum("Installing collected" in err for _, err in said) == 1
 
     @pytest.mark.long
-    def test_what_a_kill_left_is_made_anew(self, index: Path, work: Path) -> None:
+    def test_an_environment_that_a_kill_left_is_made_anew(self, index: Path, work: Path) -> None:
         requirements = fill(work, {"requirements.txt": "oarprobe\n"}) / "requirements.txt"
         done = self.make(requirements, work / "cache")
         Path(f"{done.result}.complete").unlink()

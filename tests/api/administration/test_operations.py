@@ -174,7 +174,9 @@ async def test_nodes_pools_and_usage_add_up(rig: rigs.Rig) -> None:
     assert by_pool == [{"name": "default", "device_hours": 1.0, "cpu_hours": 0.5, "cost": 0.0}]
 
 
-async def test_what_nobody_foresaw_is_logged_and_says_nothing(rig: rigs.Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unforeseen_error_is_logged_and_the_answer_says_nothing(
+    rig: rigs.Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def broken(_: object) -> None:
         raise RuntimeError("the password is hunter2")
 

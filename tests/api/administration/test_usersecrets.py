@@ -77,7 +77,7 @@ async def test_a_secret_that_is_no_longer_shared_is_not_told_again(
         assert (await http.post("/agent/v1/register", json=test_agents.REGISTER)).status_code == 409
 
 
-async def test_what_users_may_not_do_with_the_servers(rig: rigs.Rig, files: secretfiles.SecretFiles) -> None:
+async def test_forbidden_uses_of_secrets_are_refused(rig: rigs.Rig, files: secretfiles.SecretFiles) -> None:
     await put(rig, "root", value="of the server", server=True)
     assert await put(rig, "ann", value="mine", server=True) == 403
     assert await put(rig, "ann", value="mine", everyone=True) == 422

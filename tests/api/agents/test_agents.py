@@ -52,7 +52,7 @@ async def test_the_last_to_register_opens_the_barrier_for_all(rig: rigs.Rig) -> 
     assert last["orders"]["round"] == 1
 
 
-async def test_nobody_of_an_earlier_life_is_heard(rig: rigs.Rig) -> None:
+async def test_no_agent_of_an_earlier_life_is_heard(rig: rigs.Rig) -> None:
     job = await gang(rig, 1)
     key = rigs.key_of(job)
     stale = [

@@ -77,7 +77,7 @@ async def test_a_checkpoint_of_another_attempt_is_refused_under_the_name_of_this
         "file://{place}/attempt-1-round-1-step-10",
     ],
 )
-async def test_what_lies_elsewhere_than_in_the_jobs_own_place_is_refused(rig: rigs.Rig, where: str) -> None:
+async def test_a_checkpoint_outside_the_jobs_own_place_is_refused(rig: rigs.Rig, where: str) -> None:
     job, other = await gang(rig, 1), await gang(rig, 1)
     for path in (place_of(rig, other), place_of(rig, job), place_of(rig, job) / "deeper"):
         save(path, 10)

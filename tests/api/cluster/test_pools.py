@@ -88,7 +88,7 @@ async def test_a_change_of_what_somebody_else_has_changed_is_refused(rig: rigs.R
     assert (await change(rig, "b", version=0)).status_code == 201
 
 
-async def test_who_changes_different_fields_at_once_loses_nothing(rig: rigs.Rig) -> None:
+async def test_two_changes_of_different_fields_at_once_are_both_kept(rig: rigs.Rig) -> None:
     await change(rig, "a")
     changes = [{"limit": {"gpus": 9}}, {"share": {"cpus": 3}}, {"policy": "las"}, {"reserve": {"memory": 7}}] * 5
     await asyncio.gather(*(change(rig, "a", **fields) for fields in changes))
@@ -112,7 +112,7 @@ async def test_who_changes_different_fields_at_once_loses_nothing(rig: rigs.Rig)
         ("none", {}, 422, "name"),
     ],
 )
-async def test_what_cannot_be_meant_is_refused_where_it_stands(
+async def test_an_impossible_value_is_refused_where_it_stands(
     rig: rigs.Rig, name: str, fields: dict[str, Any], status: int, path: str
 ) -> None:
     answer = await change(rig, name, **fields)

@@ -90,7 +90,7 @@ async def test_a_step_may_be_named(rig: rigs.Rig) -> None:
         ("bare", 409, "bare has no checkpoint to continue from"),
     ],
 )
-async def test_what_cannot_be_continued_is_refused_with_the_reason(
+async def test_a_job_that_cannot_be_continued_is_refused_with_the_reason(
     rig: rigs.Rig, wanted: str, status: int, why: str
 ) -> None:
     await failed(rig, (), name="bare")

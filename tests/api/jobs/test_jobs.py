@@ -122,7 +122,7 @@ async def test_a_halted_job_keeps_its_name_and_one_that_is_over_gives_it_away(ri
     assert (await rig.submit(command="python train.py")).name == "train"
 
 
-async def test_what_could_never_run_is_refused_with_the_numbers(rig: rigs.Rig) -> None:
+async def test_a_job_that_could_never_run_is_refused_with_the_numbers(rig: rigs.Rig) -> None:
     async with rig.as_user("ann") as http:
         answer = await http.post("/api/v1/jobs", json=rigs.submission(roles={"worker": {"count": 2, "gpus": 2}}))
     error = answer.json()["error"]

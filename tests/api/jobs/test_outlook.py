@@ -186,7 +186,7 @@ async def test_earlier_jobs_of_the_name_tell_how_long_it_lasts(rig: rigs.Rig) ->
     assert (await ask(rig, f"{other.id}/why", "bob"))["forecast"]["start"] is None, "of `next` nothing is known"
 
 
-async def test_who_outlasts_earlier_jobs_is_compared_with_those_that_took_longer_still(rig: rigs.Rig) -> None:
+async def test_a_job_that_outlasts_earlier_ones_is_compared_with_longer_ones(rig: rigs.Rig) -> None:
     for took_s in (300, 300, 600):
         job = await fill(rig, "train", 2)
         rig.clock.now += took_s

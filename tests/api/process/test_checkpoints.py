@@ -28,7 +28,9 @@ def at(path: str) -> jobs.Checkpoint:
     "path",
     ["s3://bucket/attempt-1-round-1-step-1", "relative", "/none/here", f"/{'x' * 300}/y", "/a\0b/c", "/proc/self/mem"],
 )
-async def test_what_does_not_lie_here_is_not_good(directories: checkpoints.CheckpointDirectories, path: str) -> None:
+async def test_a_checkpoint_that_does_not_lie_here_is_not_good(
+    directories: checkpoints.CheckpointDirectories, path: str
+) -> None:
     assert not await directories.good(at(path))
     assert await directories.known([at(path)]) == set()
     with pytest.raises((errors.NotFound, errors.InvalidInput)):

@@ -282,7 +282,7 @@ def test_long_polls_and_streams_do_not_hold_up_the_end(start: Callable[..., Serv
         connection.close()
 
 
-def test_what_is_no_http_or_half_of_it_is_answered_or_closed(start: Callable[..., Server]) -> None:
+def test_a_request_that_is_not_http_or_half_of_it_is_answered_or_closed(start: Callable[..., Server]) -> None:
     server = start().ready()
     token = (server.home / "token").read_text().strip()
     head = f"POST /api/v1/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {token}\r\n".encode()

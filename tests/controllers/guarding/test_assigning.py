@@ -163,7 +163,7 @@ def test_the_batch_size_is_told_where_it_is_ours_to_decide() -> None:
     assert not any("BATCH" in name for name in told(job("{}")).env)
 
 
-def test_whoever_shares_a_device_is_told_how_much_of_its_memory_is_its_own() -> None:
+def test_a_task_that_shares_a_device_is_told_its_part_of_the_memory() -> None:
     """By what it holds: a job that asked for a whole device may have been packed onto one with another."""
     assert told(job("{}"), share_milli=500).env["OARLOCK_GPU_FRACTION"] == "0.5"
     assert told(job("{roles: {worker: {nproc: 2}}}"), share_milli=300).env["OARLOCK_GPU_FRACTION"] == "0.15"

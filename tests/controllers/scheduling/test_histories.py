@@ -36,7 +36,7 @@ async def test_a_server_that_starts_knows_those_that_were_over_before_in_the_ord
     )
 
 
-async def test_who_ends_later_is_added_once() -> None:
+async def test_a_job_that_ends_later_is_added_once() -> None:
     store = await written(over(1))
     history = histories.History(store)
     await history.learn([])

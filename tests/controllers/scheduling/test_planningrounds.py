@@ -40,7 +40,7 @@ def test_after_a_start_everything_is_looked_at_and_may_be_touched_at_once() -> N
     assert fresh.whole(10_000, NOW, touches=False)
 
 
-def test_who_runs_is_touched_at_most_every_round() -> None:
+def test_running_gangs_are_touched_at_most_every_round() -> None:
     made = planningrounds.PlanningRounds(60.0)
     made.planned(snapshot(waiting(1), running="{}", reallocate=True), plan(), NOW, whole=True)
     assert [second for second in range(0, 130, 10) if made.touches(NOW + second)] == [60, 70, 80, 90, 100, 110, 120]
@@ -59,7 +59,7 @@ def test_a_plan_that_says_so_is_made_again_though_nothing_happens() -> None:
         assert made.due == (NOW + 60 if restless else None)
 
 
-def test_whoever_wakes_at_the_very_time_that_is_due_finds_it_come() -> None:
+def test_a_wake_at_the_very_time_that_is_due_finds_it_come() -> None:
     """Else it wakes for nothing, again and again: a sum that was rounded down leaves a difference that is too short."""
     began = 1048549.6359685716
     assert began + 60.0 - began < 60.0

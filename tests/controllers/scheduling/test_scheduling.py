@@ -126,7 +126,7 @@ async def test_a_job_of_higher_priority_takes_the_place_and_the_first_goes_on_la
     assert [data["intent"] for data in await kinds(plant, "j-low", "intended")] == ["preempt"]
 
 
-async def test_who_must_not_be_preempted_is_not() -> None:
+async def test_a_gang_that_must_not_be_preempted_is_not() -> None:
     plant = planted(Planner())
     plant.behaviours |= {"j-low": fake.Behaviour(runs_s=90.0, at_barrier=True, lingers=True)}
     await plant.submit("{priority: 10, preemptible: false, roles: {worker: {count: 2, gpus: 1}}}", name="j-low")
@@ -401,7 +401,7 @@ async def report(plant: Plant, job_id: str, progress: attempts.Progress) -> None
     assert await plant.store.read(lambda view: view.last_seq()) == before
 
 
-async def test_who_runs_may_be_touched_once_a_round_and_at_once_after_a_start() -> None:
+async def test_running_gangs_may_be_touched_once_a_round_and_at_once_after_a_start() -> None:
     planner = Planner()
     plant = planted(planner)
     plant.behaviours["j-0001"] = LONG

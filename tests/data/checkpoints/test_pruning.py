@@ -67,7 +67,9 @@ def place() -> Place:
         ([(1, "flipped"), (2, "flipped"), (3, "flipped")], 1, []),
     ],
 )
-def test_what_goes(place: Place, copies: list[tuple[int, str]], keep: int, gone: list[str]) -> None:
+def test_the_checkpoints_that_are_deleted(
+    place: Place, copies: list[tuple[int, str]], keep: int, gone: list[str]
+) -> None:
     for step, state in copies:
         place.put(step, state)
     assert place.prune(keep) == gone
@@ -104,7 +106,7 @@ def test_a_copy_is_downloaded_once_and_again_when_it_has_changed(
     assert (place.prune(2, memory), read[3:]) == (["1/3"], ["5", "4"])
 
 
-def test_what_is_no_checkpoint_is_left_alone(place: Place) -> None:
+def test_other_files_are_left_alone(place: Place) -> None:
     place.put(1)
     place.put(2)
     for name in ("notes.txt", "attempt-1-round-1-step-0", "attempt-1-round-1-step-0b/x", "other/manifest.json"):

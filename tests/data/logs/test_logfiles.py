@@ -78,9 +78,7 @@ async def test_streams_are_merged_by_arrival(store: storage.Logs) -> None:
     ]
 
 
-async def test_of_many_streams_a_little_is_read_of_each_at_a_time(
-    store: storage.Logs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_little_of_each_stream_is_read_at_a_time(store: storage.Logs, monkeypatch: pytest.MonkeyPatch) -> None:
     """A gang of a thousand is read line by line, not a block of each task's text at once; long lines come whole."""
     monkeypatch.setattr(cursors, "GATHERED_BYTES", 100_000)
     monkeypatch.setattr(reading, "BATCH_LINES", 100)

@@ -288,7 +288,7 @@ def test_earlier_lives_go_from_the_latest_on_that_does_not_fit(
     assert {path.name for path in tmp_path.iterdir()} == {"attempt-1", "attempt-2", "attempt-3"} - set(removed)
 
 
-def test_of_many_files_those_higher_up_and_smaller_are_kept() -> None:
+def test_the_higher_and_smaller_of_many_files_are_kept() -> None:
     of = [
         workfiles.Found(name, name, size, changed=False)
         for name, size in ((b"deep/a", 1), (b"large", 50), (b"small", 2), (b"b", 40))

@@ -56,7 +56,7 @@ def test_the_gravest_cause_is_blamed_whatever_came_first() -> None:
         assert (found.cause, found.task) == (cause, f"worker-{place}")
 
 
-def test_of_equally_grave_causes_the_earliest_is_blamed() -> None:
+def test_the_earliest_of_equally_grave_causes_is_blamed() -> None:
     spec = script.new_job("{roles: {worker: {count: 3}}}").spec
     tasks = [task(ended(Cause.ERROR, at=at), index) for index, at in enumerate((12.0, 10.0, 11.0))]
     found = blame.settle(tasks, spec)

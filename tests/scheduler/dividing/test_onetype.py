@@ -24,7 +24,7 @@ def sizes(bidders: list[onetype.Bidder]) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_of_concave_values_no_division_is_better(seed: int) -> None:
+def test_no_division_of_concave_values_is_better(seed: int) -> None:
     """From wherever it starts. Units are given one by one, so the greedy way is the best way."""
     draw = random.Random(seed)
     weights = [draw.uniform(0.5, 4) for _ in range(4)]

@@ -51,7 +51,7 @@ class PolicyContract:
 
     @inherited
     @given(crowd=candidates.crowds(most=5), one=candidates.gangs("a-runs"), name=st.sampled_from(["0", "zz"]))
-    def test_nobody_is_stopped_for_an_equal(self, crowd: list[contract.Candidate], one: plans.Gang, name: str) -> None:
+    def test_no_gang_is_stopped_for_an_equal(self, crowd: list[contract.Candidate], one: plans.Gang, name: str) -> None:
         """Two gangs differ in their ids and in that one of them runs: the other is no reason to stop it."""
         holder = candidates.running(one, candidates.NOW if self.slices else candidates.NOW - 4000)
         twin = msgspec.structs.replace(one, job=name)

@@ -26,7 +26,7 @@ class TestFair(conformance.PolicyContract):
         wishes = fair.wishes(crowd, whole, candidates.NOW, candidates.RULES, {})
         assert sorted(candidates.jobs(wishes)[:5]) == ["a0", "a1", "a2", "b0", "b1"]
 
-    def test_who_holds_least_is_first_and_then_who_came_first(self) -> None:
+    def test_the_owner_with_least_devices_is_first_then_the_earliest_job(self) -> None:
         crowd = [
             candidates.running(candidates.gang("a-runs", 5, 8, owner="ada")),
             candidates.waiting(candidates.gang("a-early", 0, 4, owner="ada")),

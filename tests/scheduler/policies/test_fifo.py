@@ -10,7 +10,7 @@ from oarlock.scheduler.policies import fifo
 class TestFifo(conformance.PolicyContract):
     policy = fifo
 
-    def test_who_came_first_is_first_and_nobody_is_stopped(self) -> None:
+    def test_the_earliest_is_first_and_no_gang_is_stopped(self) -> None:
         crowd = [
             candidates.waiting(candidates.gang("late", 30, priority=100)),
             candidates.running(candidates.gang("middle", 20)),

@@ -40,7 +40,7 @@ class TestGandiva(conformance.PolicyContract):
         return {(one, other) for one in waiting for other in running if level[one] < level[other]}
 
     @pytest.mark.parametrize(("ran_s", "yields"), [(SLICE - 1, False), (SLICE, True)])
-    def test_who_has_had_its_slice_yields_to_who_waits(self, ran_s: float, yields: bool) -> None:
+    def test_a_gang_yields_to_a_waiting_one_after_its_slice(self, ran_s: float, yields: bool) -> None:
         crowd = [runs("runs", ran_s), waits("waits", NOW - 60)]
         assert (("waits", "runs") in self.stops(crowd)) is yields
 
@@ -50,7 +50,7 @@ class TestGandiva(conformance.PolicyContract):
         crowd = [runs("runs", 120), waits("waits", NOW - 60)]
         assert self.stops(crowd, slice_s=1)
 
-    def test_who_has_waited_longest_is_first_and_who_was_just_stopped_is_last(self) -> None:
+    def test_the_longest_waiting_is_first_and_one_that_was_just_stopped_is_last(self) -> None:
         new = candidates.waiting(candidates.gang("new", NOW - 100))
         stopping = candidates.running(candidates.gang("a-stops", 0), NOW - 900, stopping=True, returns=True)
         crowd = [stopping, waits("b", NOW - 50), new, waits("c", NOW - 200)]
@@ -71,12 +71,12 @@ class TestGandiva(conformance.PolicyContract):
         crowd = [runs("runs", 900), waits("waits", NOW - 60, not_before=NOW + 10)]
         assert not self.stops(crowd)
 
-    def test_who_has_run_for_two_slices_yields_to_anybody(self) -> None:
+    def test_after_two_slices_a_gang_yields_to_any_other(self) -> None:
         """The first may hold what the one that waits cannot use."""
         crowd = [runs("a", 1300), runs("b", 1200), runs("c", 1199), waits("waits", NOW - 60)]
         assert self.stops(crowd) == {("waits", "a"), ("waits", "b")}
 
-    def test_who_started_beside_one_that_came_before_it_yields_to_that_one_alone(self) -> None:
+    def test_a_gang_that_started_beside_an_earlier_waiting_one_yields_to_that_one_alone(self) -> None:
         """Else a large gang would wait for ever for the slices of small ones to be over at once."""
         crowd = [
             runs("small", 200, ticket=NOW - 300),
@@ -86,7 +86,7 @@ class TestGandiva(conformance.PolicyContract):
         ]
         assert self.stops(crowd) == {("large", "small")}
 
-    def test_what_a_gang_has_above_its_least_it_gives_up_for_anybody(self) -> None:
+    def test_a_gang_gives_up_all_above_its_least_for_any_other(self) -> None:
         grown = candidates.gang("grown", 0, 1, least=1, most=4)
         crowd = [candidates.running(grown, NOW - 130, size=(4,)), candidates.waiting(candidates.gang("came", NOW))]
         came, had = self.ask(crowd)[1], self.ask(crowd)[0]
@@ -100,7 +100,7 @@ class TestGandiva(conformance.PolicyContract):
         with pytest.raises(errors.InvalidInput, match="slice_s of policy gandiva"):
             self.ask([], slice_s=wrong)
 
-    def test_who_may_have_to_begin_anew_has_longer_slices_each_time(self) -> None:
+    def test_a_gang_that_may_have_to_begin_anew_has_longer_slices_each_time(self) -> None:
         """Without a checkpoint it would be stopped for ever before its end."""
         for starts, slice_s in ((1, 600), (2, 1200), (5, 9600), (30, 600 * 1024)):
             gang = candidates.gang("plain", 0, starts=starts)
@@ -151,7 +151,7 @@ def test_one_that_waits_may_share_with_one_that_runs() -> None:
     assert paired(host, guest, pays=0) == {}, "nobody shares"
 
 
-def test_each_host_has_one_guest_and_who_waits_longest_chooses_first() -> None:
+def test_each_host_has_one_guest_and_the_longest_waiting_chooses_first() -> None:
     crowd = [candidates.waiting(replace(small(name), stopped_at=at)) for name, at in (("late", 900.0), ("early", 9.0))]
     assert paired(*crowd, candidates.running(small("host"), NOW - 300)) == {"early": "host"}
 
@@ -183,6 +183,6 @@ def test_one_that_stops_only_to_share_is_a_host_already() -> None:
 
 
 @pytest.mark.parametrize("wrong", [-1.0, -0.1])
-def test_less_than_nothing_pays_nobody(wrong: float) -> None:
+def test_a_negative_pays_is_refused(wrong: float) -> None:
     with pytest.raises(errors.InvalidInput, match="pays of policy gandiva"):
         gandiva.wishes([], candidates.BUDGET, NOW, plans.Rules(), {"pays": wrong})

@@ -60,7 +60,7 @@ class TestGittins(conformance.PolicyContract):
         assert sample.index(128.0) == pytest.approx(1 / 872)
         assert sample.index(1024.0) == 0.0
 
-    def test_who_is_likely_to_be_done_soon_comes_before_who_has_just_shown_that_it_is_long(self) -> None:
+    def test_a_gang_that_is_likely_to_end_soon_comes_before_one_that_proved_long(self) -> None:
         crowd = [served("long", 200, 0), served("new", 0, 1), served("nearly", 9_960, 2)]
         history = ended(*[100.0] * 5, *[10_000.0] * 5)
         assert self.ranked(crowd, *history, quantum_s=0.0) == ["nearly", "new", "long"]
@@ -107,6 +107,6 @@ class TestGittins(conformance.PolicyContract):
         assert gittins.kind("bob", "train") not in same
 
     @pytest.mark.parametrize("wrong", [{"step": 1.0}, {"quantum_s": -1.0}, {"patience_s": -1.0}])
-    def test_what_makes_no_sense_is_refused(self, wrong: dict[str, float]) -> None:
+    def test_impossible_parameters_are_refused(self, wrong: dict[str, float]) -> None:
         with pytest.raises(errors.InvalidInput, match="of policy gittins"):
             self.ask([], **wrong)

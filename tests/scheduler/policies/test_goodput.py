@@ -88,13 +88,13 @@ class TestContract(conformance.PolicyContract):
     policy = goodput
 
 
-def test_what_speeds_up_more_gets_more() -> None:
+def test_a_gang_that_speeds_up_more_gets_more() -> None:
     found = sizes([running("good", GOOD, 2), running("poor", POOR, 2)], 16)
     assert found["good"] > found["poor"]
     assert sum(found.values()) <= 16
 
 
-def test_of_equals_each_gets_the_same() -> None:
+def test_equal_gangs_get_the_same() -> None:
     assert sizes([running(name, GOOD, 1) for name in "abcd"], 16) == {"a": 4, "b": 4, "c": 4, "d": 4}
 
 
@@ -103,7 +103,7 @@ def test_everybody_has_its_least_before_anybody_has_more() -> None:
     assert sizes(crowd, 4) == {"old": 1, "new0": 1, "new1": 1, "new2": 1}
 
 
-def test_whoever_finds_no_room_waits_for_its_least() -> None:
+def test_a_gang_without_space_waits_for_its_least() -> None:
     crowd = [candidates.waiting(job(f"j{i}", None, at=i)) for i in range(6)]
     assert sizes(crowd, 4) == dict.fromkeys([f"j{i}" for i in range(6)], 1)
 
@@ -132,7 +132,7 @@ def test_a_change_must_pay_for_its_restart() -> None:
     assert sizes([running("a", curve, 2, starts=12, **keeps)], margin=0.05) == {"a": 2}
 
 
-def test_who_has_had_much_gives_way_to_who_has_had_little() -> None:
+def test_a_gang_that_was_served_much_gives_way_to_one_that_was_not() -> None:
     """The younger of two equal gangs may be the shorter one: no measurement tells."""
     crowd = [
         running("old", GOOD, 1, served_s=500 * HOUR),
@@ -234,7 +234,7 @@ def test_elastic_gangs_take_turns_where_there_are_too_many() -> None:
     assert levels["rigid too"] >= max(levels.values())
 
 
-def test_who_waits_comes_first_then_who_gains_most() -> None:
+def test_waiting_gangs_come_first_then_those_that_gain_most() -> None:
     crowd = [
         running("grows little", POOR, 1, at=0.0),
         running("grows much", GOOD, 1, at=10.0),

@@ -167,7 +167,7 @@ def test_the_reason_says_why_it_does_not_get_what_is_faster() -> None:
     assert ask(often, budget(t4=4, a100=4))["less"].reason.endswith("but that would not pay for a restart")
 
 
-def test_of_many_gangs_some_are_looked_at_in_each_round_and_all_in_turn() -> None:
+def test_some_of_many_gangs_are_looked_at_in_each_round_and_all_in_turn() -> None:
     """So a plan takes no longer; a gang that is not looked at keeps its devices."""
     crowd = [running(f"j{place:03}", curve(t4=0.2, a100=0.1), "t4", size=1) for place in range(300)]
     of, looked_at = budget(t4=400, a100=400), set[str]()

@@ -55,7 +55,7 @@ class TestLas(conformance.PolicyContract):
         level = candidates.levels(self.ask([later, before], patience_s=300.0))
         assert (level["before"] < level["later"]) is may_stop
 
-    def test_nobody_is_stopped_for_one_that_came_later_however_long_it_waits(self) -> None:
+    def test_no_gang_is_stopped_for_a_later_one_however_long_it_waits(self) -> None:
         runs, waits = candidates.running(candidates.gang("runs", 5)), served("waits", 0, 6)
         level = candidates.levels(self.ask([runs, waits], **TIRESIAS))
         assert level["runs"] < level["waits"]
@@ -84,7 +84,7 @@ class TestLas(conformance.PolicyContract):
         "wrong",
         [{"band1_s": -1.0}, {"patience_s": -1.0}, {"promote": -1.0}, {"band2_s": 9_000.0}, {"band3_s": 10.0}],
     )
-    def test_what_makes_no_sense_is_refused(self, wrong: dict[str, float]) -> None:
+    def test_impossible_parameters_are_refused(self, wrong: dict[str, float]) -> None:
         with pytest.raises(errors.InvalidInput, match="of policy las"):
             self.ask([], **wrong)
 

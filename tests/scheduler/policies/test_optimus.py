@@ -60,7 +60,7 @@ def test_the_next_device_goes_where_it_saves_most_time() -> None:
     assert sizes([running("good", GOOD, 1), running("poor", POOR, 1)], 8) == {"good": 5, "poor": 3}
 
 
-def test_who_has_more_left_saves_more_by_the_same_speed() -> None:
+def test_a_gang_with_more_left_saves_more_by_the_same_speed() -> None:
     crowd = [running("long", msgspec.structs.replace(GOOD, left=1e6), 1), running("short", GOOD, 1)]
     found = sizes(crowd, 8)
     assert found["long"] > found["short"] >= 1
@@ -84,7 +84,7 @@ def test_everybody_has_one_before_anybody_has_two() -> None:
     assert sizes(crowd, 4) == {"j0": 1, "j1": 1, "j2": 1, "j3": 1}
 
 
-def test_nobody_gets_what_makes_him_slower() -> None:
+def test_no_gang_gets_devices_that_make_it_slower() -> None:
     assert sizes([running("a", told(1.0, 2.0, 1.5, 1.4), 1, most=4)], restarts=0.0, margin=0.0) == {"a": 2}
 
 

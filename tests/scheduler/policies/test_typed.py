@@ -69,7 +69,7 @@ def test_few_gangs_are_all_looked_at() -> None:
     assert typed.in_turn(ones, NOW, 60.0) == ones
 
 
-def test_of_many_gangs_the_first_that_wait_and_a_part_of_the_others_are_looked_at() -> None:
+def test_the_first_that_wait_and_a_part_of_the_other_gangs_are_looked_at() -> None:
     """After some rounds each running gang has been looked at. A gang with a place to go to counts as running."""
     waits = [candidates.waiting(candidates.gang(f"w{number}")) for number in range(60)]
     runs = [candidates.running(candidates.gang(f"r{number}")) for number in range(99)] + [stopped("stopped")]

@@ -185,7 +185,7 @@ class TestWithheld:
         assert self.kept("speech") == 4
         assert self.kept("vision") == 0
 
-    def test_of_lost_nodes_a_part_is_kept(self) -> None:
+    def test_a_part_of_lost_nodes_is_kept(self) -> None:
         assert entitlement.withheld(LAB, {"gpus": 3.0}, {}, "product") == pytest.approx({"gpus": 2})
 
     def test_where_nothing_is_static_nothing_is(self) -> None:

@@ -100,7 +100,7 @@ def test_an_entitlement_does_not_hold_back_a_launch() -> None:
     assert bounds(ENTITLED).fits_now(gang("x"), gpus(3))
 
 
-def test_what_a_plan_gives_and_takes_is_counted() -> None:
+def test_gains_and_losses_of_a_plan_are_counted() -> None:
     """A promise counts as due alone, and so does a stop: the holdings are there until the processes are gone."""
     found, one = bounds("node n gpus=8\npool x limit.gpus=4"), gang()
     found.add(one, gpus(2), now=True)

@@ -26,7 +26,9 @@ from oarlock.spec.checkpoints import keeping
         ("", 2, "", "", "", ""),
     ],
 )
-def test_what_may_go(steps: str, keep: int, bad: str, known: str, asked: str, spare: str) -> None:
+def test_the_checkpoints_that_may_be_deleted(
+    steps: str, keep: int, bad: str, known: str, asked: str, spare: str
+) -> None:
     """`bad` ones do not hold when they are read; `known` ones are believed to until then."""
     questions = []
 

@@ -173,7 +173,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("name", "fields", "path", "message", "hint"), REFUSED)
-def test_what_is_refused_is_said_with_its_numbers_and_the_next_step(
+def test_a_refusal_has_its_numbers_and_the_next_step(
     name: str, fields: dict[str, object], path: str, message: str, hint: str
 ) -> None:
     with pytest.raises((errors.InvalidInput, errors.Conflict)) as refused:
@@ -201,7 +201,7 @@ def test_the_next_step_that_is_named_lets_it_pass(case: tuple[str, dict[str, obj
     apply(tree, name, **fields)
 
 
-def test_what_is_not_given_stays() -> None:
+def test_a_field_that_is_not_given_stays() -> None:
     tree = apply([], "a", reserve={"gpus": 8, "memory": "1.5Gi"}, limit={"gpus": 16}, share=2, static=["gpus"])
     tree = apply(tree, "a", reserve={"gpus": "4", "cpus": 2}, policy="las")
     (found,) = tree
@@ -268,7 +268,7 @@ class TestRemoval:
         assert kind is errors.Conflict
         assert "oarlock pool set default --reserve none" in hint
 
-    def test_what_there_is_not_is_not_found(self) -> None:
+    def test_a_missing_pool_is_not_found(self) -> None:
         assert self.refusal("vison") == (errors.NotFound, "There is no pool `vison`.", "Did you mean `vision`?")
 
 

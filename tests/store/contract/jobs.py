@@ -53,13 +53,13 @@ class Jobs:
             await store.write(lambda t: t.put_job(nouns.job(), at=1.0))
 
     @pytest.mark.parametrize("bad", [{"name": "a\0b"}, {"owner": "\ud800"}, {"name": ""}, {"pool": "\0"}])
-    async def test_what_no_database_can_keep_is_refused(self, store: stores.Store, bad: dict[str, str]) -> None:
+    async def test_a_name_that_no_database_can_keep_is_refused(self, store: stores.Store, bad: dict[str, str]) -> None:
         with pytest.raises(errors.InvalidInput):
             await store.write(lambda t: t.add_job(replace(nouns.job(), **bad), at=1.0))
         assert await store.read(lambda v: v.count()) == {}
 
     @pytest.mark.parametrize("text", ["\0", "a\0b", "\ud800", "' OR 1=1 --", "x" * 1_000_000, ""])
-    async def test_what_nobody_stored_is_not_found(self, store: stores.Store, text: str) -> None:
+    async def test_a_job_that_was_not_stored_is_not_found(self, store: stores.Store, text: str) -> None:
         await writing.add(store, "j-1")
 
         def look(v: stores.View) -> list[object]:

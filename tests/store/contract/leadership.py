@@ -41,6 +41,6 @@ class Leadership:
             await store.write(lambda t: t.add_job(nouns.job("j-2"), at=1.0), epoch=2)
         assert await store.read(lambda v: v.job("j-2")) is None
 
-    async def test_nobody_leads_a_new_store(self, store: stores.Store) -> None:
+    async def test_a_new_store_has_no_leader(self, store: stores.Store) -> None:
         with pytest.raises(errors.StaleEpoch):
             await store.write(lambda t: None, epoch=0)
