@@ -30,6 +30,7 @@ TABLE: Mapping[str, str] = {
         "kube-apiserver and etcd in the folder that KUBEBUILDER_ASSETS names. `setup-envtest use -p path` (from"
         " sigs.k8s.io/controller-runtime/tools/setup-envtest) gets them and prints the folder; any from 1.20 does"
     ),
+    "kube-scheduler": "the stock kube-scheduler beside kube-apiserver: it binds pods in mode steer",
     "custom objects": (
         "an API server that stores custom objects: Kubernetes 1.20 that was built with Go 1.18 or newer ends at the"
         " first one, and the tests keep them in memory"

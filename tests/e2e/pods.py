@@ -61,6 +61,7 @@ class PodShell(shells.Shell):
         await rights.grant(self._api, self.namespace)
         self.cluster = kubelet.RunningCluster(self._api, self.namespace, self.home.parent / "cluster")
         await self.cluster.listen()
+        await self.cluster.claim("checkpoints")
         await self.add_nodes()
         self.cluster.open()
 

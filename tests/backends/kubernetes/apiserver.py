@@ -101,6 +101,18 @@ class ApiServer:
             f"--cert-dir={self.folder / 'certificates'}",
         )
 
+    def start_scheduler(self) -> None:
+        """Start the stock scheduler, without the limits of its client."""
+        self._start(
+            "kube-scheduler",
+            f"--kubeconfig={self.kubeconfig()}",
+            "--leader-elect=false",
+            "--kube-api-qps=5000",
+            "--kube-api-burst=5000",
+            "--secure-port=0",
+            "--port=0",
+        )
+
     def stop(self, name: str, number: signal.Signals = signal.SIGTERM) -> None:
         process = self._processes.pop(name, None)
         if process is None:
@@ -183,6 +195,8 @@ def running(folder: Path) -> Iterator[ApiServer]:
 
 
 needed = needs.mark("Kubernetes API server", there=(ASSETS / "kube-apiserver").exists())
+
+scheduled = needs.mark("kube-scheduler", there=(ASSETS / "kube-scheduler").exists())
 
 
 @pytest.fixture(scope="session")

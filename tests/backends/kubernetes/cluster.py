@@ -135,6 +135,15 @@ class Cluster:
         body = {"metadata": {"name": f"{self.namespace}-{name}"}, "spec": spec}
         return await self.api.create(f"/api/v1/namespaces/{namespace}/pods", body, objects.Pod)
 
+    # Volumes
+
+    async def claim(self, name: str, phase: str = "Bound", **spec: object) -> None:
+        """Make a claim of a volume. No controller looks at it."""
+        wanted = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}, **spec}
+        path = self.path("persistentvolumeclaims")
+        await self.api.create(path, {"metadata": {"name": name}, "spec": wanted}, objects.Bare)
+        await self.api.patch(f"{path}/{name}/status", {"status": {"phase": phase}}, objects.Bare)
+
     # The kubelet
 
     def open(self) -> None:

@@ -13,7 +13,7 @@ from tests.backends.kubernetes.test_backend import KubernetesRig, rig  # noqa: F
 
 from oarlock.backends.kubernetes import backend, noderequests
 from oarlock.backends.kubernetes.apiserver import client, credentials, objects, transports
-from oarlock.spec import errors
+from oarlock.spec import errors, jobfile
 from oarlock.spec.reconciling import observations
 
 pytestmark = apiserver.needed
@@ -109,7 +109,9 @@ async def test_the_server_uses_each_of_its_rights(
     opened.open()
     rig.opened.append(opened)
     rig.backend = opened
-    await opened.launch([rig.launch_of(key(), cluster.Play()), rig.launch_of(key(1), cluster.Play())])
+    await rig.cluster.claim("data")
+    data = (jobfile.Volume(claim="data", mount="/data"),)
+    await opened.launch([rig.launch_of(key(), cluster.Play(), volumes=data), rig.launch_of(key(1), cluster.Play())])
     assert await rig.starts(key()) == 1
     await opened.kill([key(), key(1)])
     await contract.until(

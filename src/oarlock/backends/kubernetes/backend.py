@@ -21,10 +21,10 @@ import msgspec
 import structlog
 
 from oarlock.backends import backends
-from oarlock.backends.kubernetes import clusterstate, noderequests, places, projecting, reaching
+from oarlock.backends.kubernetes import clusterstate, noderequests, places, projecting, reaching, steering
 from oarlock.backends.kubernetes.apiserver import answers, client, credentials, objects
 from oarlock.backends.kubernetes.pods import commands, labels, ownpods, podstates, rendering
-from oarlock.backends.kubernetes.site import Site
+from oarlock.backends.kubernetes.site import Mode, Site
 from oarlock.spec import attempts, errors, holdings, jobs, resources
 from oarlock.spec.cluster import nodes as machines
 from oarlock.spec.reconciling import observations
@@ -85,6 +85,8 @@ class KubernetesBackend:
             api, self._path("pods"), site, monotonic=monotonic, changed=self._changed.set, missing=self._missing
         )
         self._places = places.Places(self._state, self._own, monotonic=monotonic)
+        self._claims = steering.Claims(api, site, monotonic=monotonic)
+        self._monotonic = monotonic
         self._gone: dict[attempts.TaskKey, observations.Observed] = {}
         self._seen: dict[attempts.TaskKey, tuple[objects.Pod, str, str, observations.Observed]] = {}
         self._discarded: set[str] = set()  # UIDs of pods that are about to go
@@ -144,7 +146,7 @@ class KubernetesBackend:
 
     def manifests(self, tasks: Sequence[backends.TaskLaunch]) -> list[rendering.Manifest]:
         """Return the objects that a launch of these tasks creates. Raises InvalidInput."""
-        found = rendering.gang(tasks, self._site)
+        found = rendering.gang(tasks, self._site, steered=self._site.mode is Mode.STEER)
         return [*found.secrets, *found.pods.values()]
 
     async def observe(self) -> list[observations.Observed]:
@@ -213,14 +215,21 @@ class KubernetesBackend:
     async def _launch(self, wanted: Sequence[backends.TaskLaunch], still: backends.Still) -> None:
         there = {one.key: pod for one in wanted if (pod := self._own.by_key.get(one.key)) is not None}
         new = [one for one in wanted if one.key not in there]
-        manifests = rendering.gang(new, self._site)
+        until = self._monotonic() + steering.BOUND_S
+        steered = bool(await self._claims.unbound(new)) or self._site.mode is Mode.STEER
+        manifests = rendering.gang(new, self._site, steered=steered)
         nodes = {one.key: one.holding.node for one in wanted}
         try:
             self._places.take(nodes)  # first: the check reserves the amounts, and with them the tasks count as there
             self._check_fit({one.key: one.holding.amount for one in wanted}, nodes)
-            made = {**there, **await self._make(manifests)}
+            made = {**there, **await self._make(manifests, still if steered else backends.always)}
             self._check_returned(wanted, made)
-            await self._all(self._bind(one, made[one.key], still) for one in wanted)
+            ours: list[backends.TaskLaunch] = []
+            theirs: list[backends.TaskLaunch] = []
+            for one in wanted:
+                (theirs if podstates.is_steered(made[one.key].metadata) else ours).append(one)
+            await self._all(self._bind(one, made[one.key], still) for one in ours)
+            await steering.until_bound(self._api, self._site, self._own, theirs, until, self._monotonic)
         except BaseException:
             self._places.leave(nodes)
             self._nodes_changed = True  # the next plan must know of a node without places
@@ -248,17 +257,19 @@ class KubernetesBackend:
             if not self._own.is_bound(key):
                 self._own.reserve(key, place, wanted[key])
 
-    async def _make(self, gang: rendering.Gang) -> dict[attempts.TaskKey, objects.Pod]:
+    async def _make(self, gang: rendering.Gang, still: backends.Still) -> dict[attempts.TaskKey, objects.Pod]:
         """Create the Secrets, then the pods, or find those that an earlier try has made.
 
-        The Secrets come first, so that a pod never lacks its own, wherever the server dies.
+        The Secrets come first, so that a pod never lacks its own, wherever the server dies. `still` is asked before
+        each pod: one that another scheduler binds may start at once.
         """
         await self._all(self._create("secrets", manifest, objects.Bare) for manifest in gang.secrets)
-        made = await self._all(self._create_pod(manifest) for manifest in gang.pods.values())
+        made = await self._all(self._create_pod(manifest, still) for manifest in gang.pods.values())
         return dict(zip(gang.pods, made, strict=True))
 
-    async def _create_pod(self, manifest: rendering.Manifest) -> objects.Pod:
+    async def _create_pod(self, manifest: rendering.Manifest, still: backends.Still) -> objects.Pod:
         """Create the pod, which is observed from now on, whatever becomes of the others."""
+        backends.check(still)
         made = await self._create("pods", manifest, objects.Pod)
         self._own.put(made)
         return made
@@ -286,9 +297,11 @@ class KubernetesBackend:
         unbound = [one for one in tasks if not made[one.key].spec.node_name]
         needs = {one.key: clusterstate.needs(made[one.key].spec, self._site.gpu_resource) for one in unbound}
         for one in unbound:
-            if made[one.key].spec.scheduler_name != rendering.SCHEDULER:
+            pod = made[one.key]
+            wanted = self._site.scheduler if podstates.is_steered(pod.metadata) else rendering.SCHEDULER
+            if pod.spec.scheduler_name != wanted:
                 raise errors.Unavailable(
-                    f"a webhook gave the pod of {one.key} to the scheduler {made[one.key].spec.scheduler_name}",
+                    f"a webhook gave the pod of {one.key} to the scheduler {pod.spec.scheduler_name}",
                     hint="Exclude the namespace from the webhook.",
                 )
         changed = {one.key for one in unbound if needs[one.key] != one.holding.amount}

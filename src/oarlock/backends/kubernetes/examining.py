@@ -43,6 +43,7 @@ RIGHTS = (
     Right(True, "create", "secrets"),
     Right(True, "get", "secrets"),
     Right(True, "deletecollection", "secrets"),
+    Right(True, "get", "persistentvolumeclaims"),
     Right(True, "list", "provisioningrequests.autoscaling.x-k8s.io"),
     Right(True, "create", "provisioningrequests.autoscaling.x-k8s.io"),
     Right(True, "delete", "provisioningrequests.autoscaling.x-k8s.io"),

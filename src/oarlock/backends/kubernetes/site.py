@@ -23,6 +23,7 @@ pool = "research"
 from __future__ import annotations
 
 import hashlib
+from enum import StrEnum
 from pathlib import Path
 
 import msgspec
@@ -88,6 +89,11 @@ class NodeClass(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         return nodes.NodeClass(name=name, model=model, most=self.max, shared=shared)
 
 
+class Mode(StrEnum):
+    BIND = "bind"  # the server binds pods itself, but for those that wait for a volume
+    STEER = "steer"  # the stock scheduler binds all pods, by node affinity
+
+
 class Tenant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The user as whom the OarlockJobs of a namespace are submitted, and the pool of those that name none."""
 
@@ -109,6 +115,8 @@ class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     ca_pem: str = ""
     namespace: str = "oarlock"
     context: str | None = None  # of the kubeconfig; else the current one
+    mode: Mode = Mode.BIND
+    scheduler: str = "default-scheduler"  # that binds in mode `steer`, and pods with unbound claims
     gpu_resource: str = NVIDIA
     gpu_type: str = ""  # of all nodes, where no label says it
     gpu_product_label: str = "nvidia.com/gpu.product"

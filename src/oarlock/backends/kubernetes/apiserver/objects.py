@@ -146,6 +146,17 @@ class Pod(Part, frozen=True):
     status: PodStatus = PodStatus()
 
 
+class VolumeClaimStatus(Part, frozen=True):
+    phase: str = ""
+
+
+class VolumeClaim(Part, frozen=True):
+    """A claim of a volume (PersistentVolumeClaim)."""
+
+    metadata: Meta = Meta()
+    status: VolumeClaimStatus = VolumeClaimStatus()
+
+
 # Nodes
 
 

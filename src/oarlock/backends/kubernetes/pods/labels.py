@@ -14,6 +14,8 @@ ATTEMPT = f"{PREFIX}/attempt"
 ROLE = f"{PREFIX}/role"
 INDEX = f"{PREFIX}/index"
 INCARNATION = f"{PREFIX}/incarnation"
+BOUND_BY = f"{PREFIX}/bound-by"
+"""An annotation: the scheduler that binds the pod, where that is not the server."""
 
 OwnerReference = dict[str, str]
 

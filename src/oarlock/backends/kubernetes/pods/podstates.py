@@ -127,6 +127,19 @@ def state_of(pod: objects.Pod) -> State:
     return State.ENDED
 
 
+def is_steered(meta: objects.Meta) -> bool:
+    """Return whether the pod was made for the stock scheduler."""
+    return labels.BOUND_BY in meta.annotations
+
+
+def unscheduled(pod: objects.Pod) -> str:
+    """Return why a scheduler has not bound the pod, in its own words; empty where it has not said so."""
+    for condition in pod.status.conditions:
+        if condition.type == "PodScheduled" and condition.status == "False":
+            return condition.message or condition.reason
+    return ""
+
+
 def _detail(pod: objects.Pod, trouble: str, pull: str) -> str:
     """Return the obstacle on the way to the barrier, in words that stay the same while it stays the same."""
     if trouble:
@@ -134,7 +147,8 @@ def _detail(pod: objects.Pod, trouble: str, pull: str) -> str:
     if pod.metadata.deletion_timestamp is not None:
         return "its pod is being deleted"
     if not pod.spec.node_name:
-        return ""
+        why = unscheduled(pod) if is_steered(pod.metadata) else ""
+        return f"no scheduler has bound its pod yet: {why}"[:MAX_WORDS] if why else ""
     for status in (*pod.status.init_container_statuses, *pod.status.container_statuses):
         waiting = status.state.waiting
         if waiting is None or not waiting.reason:

@@ -77,9 +77,13 @@ _CLAIM = "/oarlock/claim"
 """The whole claim of checkpoints, which the init container alone sees. A kubelet would make a `subPath` as root."""
 
 
-def pod(one: backends.TaskLaunch, site: Site, secret: str) -> Manifest:
-    """Return the pod of one incarnation. `secret` names the Secret that holds its assignment. Raises InvalidInput."""
+def pod(one: backends.TaskLaunch, site: Site, secret: str, *, steered: bool = False) -> Manifest:
+    """Return the pod of one incarnation. `secret` names the Secret that holds its assignment. Raises InvalidInput.
+
+    `steered` lets the stock scheduler bind it, to the node of the plan.
+    """
     key = one.key
+    bound_by = {labels.BOUND_BY: site.scheduler} if steered else {}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -87,11 +91,12 @@ def pod(one: backends.TaskLaunch, site: Site, secret: str) -> Manifest:
             "name": labels.pod_name(key),
             "namespace": site.namespace,
             "labels": labels.of_task(site.installation, key),
-            "annotations": {f"{labels.PREFIX}/name": one.container.job_name},
+            "annotations": {f"{labels.PREFIX}/name": one.container.job_name, **bound_by},
             **_owned(one),
         },
         "spec": {
-            "schedulerName": SCHEDULER,
+            "schedulerName": site.scheduler if steered else SCHEDULER,
+            **({"affinity": _affinity(one.holding.node)} if steered else {}),
             "restartPolicy": "Never",
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
@@ -104,6 +109,11 @@ def pod(one: backends.TaskLaunch, site: Site, secret: str) -> Manifest:
     }
 
 
+def _affinity(node: str) -> Manifest:
+    there = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [there]}}}
+
+
 class Gang(NamedTuple):
     """The objects of a gang. The Secrets are created first, so that a pod never lacks its own."""
 
@@ -111,12 +121,13 @@ class Gang(NamedTuple):
     pods: dict[attempts.TaskKey, Manifest]
 
 
-def gang(launches: Sequence[backends.TaskLaunch], site: Site) -> Gang:
+def gang(launches: Sequence[backends.TaskLaunch], site: Site, *, steered: bool = False) -> Gang:
     """Return the objects that a launch creates. Raises InvalidInput."""
     by_key = {one.key: one for one in launches}
     found = secrets(launches, site)
     named = {key: manifest["metadata"]["name"] for manifest, keys in found for key in keys}
-    return Gang([manifest for manifest, _ in found], {key: pod(one, site, named[key]) for key, one in by_key.items()})
+    pods = {key: pod(one, site, named[key], steered=steered) for key, one in by_key.items()}
+    return Gang([manifest for manifest, _ in found], pods)
 
 
 def secrets(launches: Sequence[backends.TaskLaunch], site: Site) -> list[tuple[Manifest, list[attempts.TaskKey]]]:

@@ -1,0 +1,115 @@
+"""Mode `steer`: the stock scheduler binds the pods of a gang, each to the node of the plan by a node affinity.
+
+    all claims bound, mode `bind`    made with `schedulerName: oarlock`, and bound by us
+    else                             made for the stock scheduler, which also chooses the volume of an unbound claim
+
+A volume of a class with `WaitForFirstConsumer` is made once a scheduler has placed its first pod: bound by us, that pod
+would wait for ever. A gang that is not bound as a whole soon enough fails, with the scheduler's own reason, and its
+pods are removed. Each pod says by an annotation who binds it, for a server that finds the pods of another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Sequence
+
+import structlog
+
+from oarlock.backends import backends
+from oarlock.backends.kubernetes.apiserver import client, objects
+from oarlock.backends.kubernetes.pods import labels, ownpods, podstates
+from oarlock.backends.kubernetes.site import Site
+from oarlock.spec import attempts, errors
+
+BOUND_S = 25.0
+"""The time from the beginning of a launch until its last pod is bound. The launch itself has 30 s."""
+LOOK_S = 0.1
+KNOWN_S = 60.0
+"""A claim that was bound is not asked for again so soon."""
+
+_log = structlog.get_logger(__name__)
+
+
+class Claims:
+    """The claims that pods mount. Belongs to one event loop."""
+
+    def __init__(self, api: client.Client, site: Site, *, monotonic: Callable[[], float]) -> None:
+        self._api = api
+        self._site = site
+        self._monotonic = monotonic
+        self._bound: dict[str, float] = {}  # until when a claim counts as bound
+
+    async def unbound(self, launches: Sequence[backends.TaskLaunch]) -> list[str]:
+        """Return the claims of these tasks without a volume yet. Raises Unavailable for one that is not there."""
+        named = {volume.claim for one in launches for volume in one.container.volumes}
+        if launches and self._site.checkpoint_claim:
+            named.add(self._site.checkpoint_claim)
+        return [name for name in sorted(named) if not await self._is_bound(name)]
+
+    async def _is_bound(self, name: str) -> bool:
+        now = self._monotonic()
+        if self._bound.get(name, 0.0) > now:
+            return True
+        namespace = self._site.namespace
+        try:
+            claim = await self._api.get(
+                f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/{name}", objects.VolumeClaim
+            )
+        except errors.NotFound as error:
+            raise errors.Unavailable(
+                f"there is no claim {name} in the namespace {namespace}", hint="Make the claim, or name another one."
+            ) from error
+        except errors.Forbidden as error:  # the rights of an older installation
+            _log.warning("kubernetes.claim_unknown", claim=name, why=str(error))
+            return True
+        if claim.status.phase == "Bound":
+            self._bound[name] = now + KNOWN_S
+        return claim.status.phase == "Bound"
+
+
+async def until_bound(
+    api: client.Client,
+    site: Site,
+    own: ownpods.OwnPods,
+    launches: Collection[backends.TaskLaunch],
+    until: float,
+    monotonic: Callable[[], float],
+) -> None:
+    """Return once the scheduler has bound the pods of all these tasks to the nodes of the plan.
+
+    Raises Unavailable with its reason where that is not so at the time `until`, or a pod has gone.
+    """
+    waiting = list(launches)
+    while True:
+        waiting = [one for one in waiting if not _is_bound(one, own)]
+        if not waiting:
+            return
+        if monotonic() >= until:
+            break
+        await asyncio.sleep(LOOK_S)
+    why = await _reason(api, site, waiting[0].key)
+    raise errors.Unavailable(
+        f"the scheduler {site.scheduler} did not bind {len(waiting)} of {len(launches)} pods in time: {why}",
+        hint="It is tried again.",
+    )
+
+
+def _is_bound(one: backends.TaskLaunch, own: ownpods.OwnPods) -> bool:
+    pod = own.by_key.get(one.key)
+    if pod is None:
+        raise errors.Unavailable(f"the pod of {one.key} was removed by another", hint="It is tried again.")
+    if pod.spec.node_name and pod.spec.node_name != one.holding.node:
+        raise errors.Unavailable(
+            f"the pod of {one.key} is on {pod.spec.node_name}, not on {one.holding.node}",
+            hint="Exclude the namespace from webhooks that change where pods run.",
+        )
+    return bool(pod.spec.node_name)
+
+
+async def _reason(api: client.Client, site: Site, key: attempts.TaskKey) -> str:
+    name = labels.pod_name(key)
+    try:
+        pod = await api.get(f"/api/v1/namespaces/{site.namespace}/pods/{name}", objects.Pod)
+    except errors.OarlockError as error:
+        return error.message
+    return podstates.unscheduled(pod) or "it has said nothing about them: does it run?"
