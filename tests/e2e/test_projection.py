@@ -6,6 +6,7 @@ A server that is killed, loses answers or is refused makes neither a second obje
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -13,11 +14,13 @@ from typing import Any
 import pytest
 from tests import needs
 from tests.api.customresources import desks
-from tests.backends.kubernetes import apiserver, proxy
+from tests.backends.kubernetes import apiserver, conftest, proxy
 from tests.e2e import test_pod_faults as faults
 
-from oarlock.backends.kubernetes import oarlockjobs
-from oarlock.spec import resources
+from oarlock.api.customresources import definitions
+from oarlock.backends.kubernetes import oarlockjobs, oarlockpools
+from oarlock.backends.kubernetes.apiserver import client, objects
+from oarlock.spec import errors, resources
 
 pytestmark = apiserver.needed
 
@@ -52,12 +55,18 @@ class ObjectShell(faults.FaultShell):
         self.on_cluster(self._api.delete(path))
 
 
+async def define_pools(server: apiserver.ApiServer) -> None:
+    async with client.Client(conftest.access(server)) as admin:
+        await admin.create(desks.DEFINITIONS, definitions.pool_definition(), objects.Bare)
+
+
 @pytest.fixture(scope="module")
 def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectShell]:
     folder = tmp_path_factory.mktemp("projection")
     with apiserver.running(folder / "api") as server:
         if why := asyncio.run(desks.define(server)):
             needs.skip("custom objects", why)
+        asyncio.run(define_pools(server))
         one = ObjectShell(folder / "user", server)
         try:
             one.open()
@@ -105,6 +114,23 @@ def test_the_server_is_killed_before_each_write(shell: ObjectShell, write: int) 
     shell.is_whole(name)
     assert shell.starts(name) == 2, "each task was started once"
     shell.has_one(name)
+
+
+def test_a_pool_is_changed_by_kubectl_and_by_the_command_line(shell: ObjectShell) -> None:
+    path = f"{oarlockpools.PATH}/research"
+
+    def limits() -> list[dict[str, float]]:
+        """Return the limits in the object, in its status, and in the pool."""
+        with contextlib.suppress(errors.NotFound):
+            found = shell.on_cluster(shell._api.get(path, dict))
+            there = (one["pool"]["limit"] for one in shell.json("pools")["items"] if one["pool"]["name"] == "research")
+            return [found["spec"]["limit"], found.get("status", {}).get("limit", {}), next(there, {})]
+        return []
+
+    shell.do("pool", "set", "research", "--limit", "cpus=2")
+    shell.until(lambda: limits() == [{"cpus": 2}] * 3, "the pool has an object")
+    shell.on_cluster(shell._api.patch(path, {"spec": {"limit": {"cpus": 3}}}, objects.Bare))
+    shell.until(lambda: limits() == [{"cpus": 3}] * 3, "the edit of the object changes the pool")
 
 
 def test_refusals_and_lost_answers(shell: ObjectShell) -> None:

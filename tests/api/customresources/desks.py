@@ -24,7 +24,7 @@ from oarlock.spec import errors, jobs, resources
 from oarlock.store import stores
 
 KUBECTL = str(apiserver.ASSETS / "kubectl") if (apiserver.ASSETS / "kubectl").exists() else shutil.which("kubectl")
-_DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _numbers = itertools.count(1)
 PATIENCE_S = 200.0
 
@@ -166,7 +166,7 @@ async def define(server: apiserver.ApiServer) -> str:
     first |= {"apiVersion": f"{resources.GROUP}/{resources.VERSION}", "kind": "OarlockJob"}
     path = f"{resources.API}/namespaces/default/oarlockjobs"
     async with client.Client(conftest.access(server), tries=1) as admin:
-        await admin.create(_DEFINITIONS, definitions.definition(), objects.Bare)
+        await admin.create(DEFINITIONS, definitions.definition(), objects.Bare)
         deadline = time.monotonic() + PATIENCE_S
         while True:
             try:

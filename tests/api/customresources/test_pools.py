@@ -24,7 +24,6 @@ from oarlock.spec import errors, holdings, resources
 from oarlock.spec.cluster import pools
 
 pytestmark = apiserver.needed
-_DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 
 class Office:
@@ -96,7 +95,7 @@ async def until(find: Any, what: str) -> Any:
 async def office(rig: rigs.Rig, resource_server: apiserver.ApiServer) -> AsyncIterator[Office]:
     async with client.Client(conftest.access(resource_server)) as admin:
         with contextlib.suppress(errors.Conflict):
-            await admin.create(_DEFINITIONS, definitions.pool_definition(), objects.Bare)
+            await admin.create(desks.DEFINITIONS, definitions.pool_definition(), objects.Bare)
         one = Office(rig, resource_server, admin)
 
         async def served() -> list[Any] | None:
