@@ -98,5 +98,31 @@ def test_the_others_go_on_without_a_killed_worker_and_take_its_successor_in(shel
     assert all(later <= earlier + 1 for earlier, later in itertools.pairwise(steps))
 
 
+@pytest.mark.long
+def test_a_stopped_worker_is_left_behind_once_its_hang_is_seen(shell: shells.Shell) -> None:
+    shell.write("elastic.py", SCRIPT)
+    diary, stop = Diary(shell.home.parent / "diary"), shell.home.parent / "stop"
+    shell.write(
+        "stopped.yaml",
+        f"""
+        name: stopped
+        command: python elastic.py {diary.folder} {stop}
+        roles: {{worker: {{count: 3, min: 1, cpus: 0.3, on_failure: restart}}}}
+        hang_timeout: 60s
+        """,
+    )
+    shell.do("submit", "stopped.yaml")
+    shell.wait_for("stopped", lambda one: rejoinable(one) == 3 and diary.of("1", 3) is not None)
+    victim, survivor = diary.of("1", 3), diary.of("2", 3)
+    assert victim is not None
+    os.kill(victim, signal.SIGSTOP)
+    shell.wait_for("stopped", lambda _: any(diary.of(other, 2) for other in "02"), timeout_s=280)
+    shell.wait_for("stopped", lambda _: all(diary.of(task, 3) for task in "012"), timeout_s=280)
+    stop.touch()
+    job = shell.wait_phase("stopped", "COMPLETED", "FAILED", timeout_s=280)
+    assert (job["phase"], len(job["attempts"]), job["restarts"]) == ("COMPLETED", 1, 1), job["reason"]
+    assert diary.of("2", 3) == survivor, "it is another process"
+
+
 def rejoinable(job: dict[str, Any]) -> int:
     return sum(task.get("can_rejoin", False) for task in job["attempts"][-1]["tasks"]) if job["attempts"] else 0
