@@ -24,6 +24,8 @@ TABLE: Mapping[str, str] = {
     "mounts": "the right to mount a small tmpfs: the disk that is full",
     "tracing": "the right to trace a process: strace makes a flush fail",
     "process namespaces": "the right to make a process namespace: the agent as process 1 of a container",
+    "network namespaces": "the right to make network namespaces, with `ip` and `tc`: a link that can be cut",
+    "ending connections": "the right to end connections of other processes, and a kernel that can (`ss --kill`)",
     "descriptors": "a hard limit of file descriptors that is high enough for thousands of connections",
     "no GPU": "a machine without a GPU: the error for a missing one",
     "Kubernetes API server": (

@@ -5,11 +5,14 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import needs
 from tests.e2e import shell as shells
 
 SCRIPT = """
@@ -51,6 +54,10 @@ class Diary:
             lines = path.read_text().split("\n")[:-1]
             found[int(path.name)] = [json.loads(line) for line in lines]
         return {pid: steps for pid, steps in found.items() if steps}
+
+    def reached(self, pid: int | None) -> int:
+        """Return the last step of this process."""
+        return max((each["step"] for each in self.processes().get(pid or 0, [])), default=0)
 
     def of(self, task: str, ranks: int) -> int | None:
         """Return the pid of the newest process of a task, once it trains among so many."""
@@ -122,6 +129,55 @@ def test_a_stopped_worker_is_left_behind_once_its_hang_is_seen(shell: shells.She
     job = shell.wait_phase("stopped", "COMPLETED", "FAILED", timeout_s=280)
     assert (job["phase"], len(job["attempts"]), job["restarts"]) == ("COMPLETED", 1, 1), job["reason"]
     assert diary.of("2", 3) == survivor, "it is another process"
+
+
+@pytest.mark.long
+def test_workers_whose_connections_break_go_on_in_another_round(shell: shells.Shell) -> None:
+    shell.write("elastic.py", SCRIPT)
+    diary, stop = Diary(shell.home.parent / "diary"), shell.home.parent / "stop"
+    shell.write(
+        "broken.yaml",
+        f"""
+        name: broken
+        command: python elastic.py {diary.folder} {stop}
+        roles: {{worker: {{count: 3, min: 1, cpus: 0.3, on_failure: restart}}}}
+        """,
+    )
+    shell.do("submit", "broken.yaml")
+    shell.wait_for("broken", lambda one: rejoinable(one) == 3 and all(diary.of(task, 3) for task in "012"))
+    workers = {diary.of(task, 3) for task in "012"}
+    for number in (2, 3):
+        end_connections(workers)
+        shell.wait_for("broken", lambda one, number=number: one["attempts"][0]["round"] >= number)
+        newest = max(each["step"] for steps in diary.processes().values() for each in steps)
+        shell.wait_for("broken", lambda _, newest=newest: all(diary.reached(pid) > newest + 3 for pid in workers))
+    stop.touch()
+    job = shell.wait_phase("broken", "COMPLETED", "FAILED")
+    assert (job["phase"], len(job["attempts"]), job["restarts"]) == ("COMPLETED", 1, 0), job["reason"]
+    assert set(diary.processes()) == workers, "a process was started again"
+    rounds = job["attempts"][0]["round"]
+    for steps in diary.processes().values():
+        numbers = [each["step"] for each in steps]
+        assert sum(later <= earlier for earlier, later in itertools.pairwise(numbers)) < rounds, "steps were lost"
+        assert all(later <= earlier + 1 for earlier, later in itertools.pairwise(numbers))
+
+
+def end_connections(pids: set[int | None]) -> None:
+    """End the connections between these processes, as a router does that forgets them."""
+    listed = subprocess.run(["ss", "-tnpH"], capture_output=True, text=True, check=True).stdout.splitlines()
+    ends = {}
+    for line in listed:
+        found = re.search(r"pid=(\d+)", line)
+        if found and int(found[1]) in pids:
+            ends[line.split()[3]] = line.split()[4]
+    between = [here for here, there in ends.items() if ends.get(there) == here]
+    assert between, listed
+    for here in between:
+        port = here.rpartition(":")[2]
+        subprocess.run(["ss", "-K", "-tn", "sport", "=", f":{port}"], capture_output=True, check=True)
+    left = subprocess.run(["ss", "-tnH"], capture_output=True, text=True, check=True).stdout
+    if all(here in left for here in between):
+        needs.skip("ending connections")
 
 
 def rejoinable(job: dict[str, Any]) -> int:

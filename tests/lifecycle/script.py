@@ -11,7 +11,7 @@ now.
     reshape ROLE=N      the scheduler gives the running gang another size
     launched, launch_failed REASON
     register TASK ...   agents at the barrier
-    report TASK [PHASE] [idle=] [step=] [of=] [loss=] [detail=] [rejoin]
+    report TASK [PHASE] [idle=] [step=] [of=] [loss=] [detail=] [rejoin] [lost=ROUND]
     fail [code=] [signal=] [reason=] [says=] [step=]    worker-0 starts, comes to that step, fails, is gone
     exit TASK [code=] [signal=] [oom] [stopped] [reason=] [says=] [at_step=] [peak=]
     gone TASK ...       the backend confirms it                 stacks TASK ...     ranks tell their stacks
@@ -207,6 +207,7 @@ class Play:
                 idle_s=float(named["idle"]) if "idle" in named else None,
                 detail=named.get("detail", ""),
                 can_rejoin=True if "rejoin" in words else None,
+                lost_round=int(named["lost"]) if "lost" in named else None,
             )
         )
 

@@ -19,6 +19,8 @@ class Gang:
         self.folder, self._target, self._args = folder, target, args
         self.number = 0
         self.ports: dict[str, int] = {}
+        self.addresses: dict[str, str] = {}  # of members that are not on this machine
+        self.lost = 0  # the newest round of which the server knows that it cannot go on
         self.processes: dict[str, Any] = {}
         self.codes: dict[str, int] = {}
 
@@ -42,13 +44,22 @@ class Gang:
             env = self._place(name, names) if name in names else {}
             file = self.folder / name / "rendezvous.json"
             fresh = file.with_suffix(".new")
-            fresh.write_text(json.dumps({"round": self.number, "processes": [{"env": env}], "restore": []}))
+            fresh.write_text(json.dumps({"round": self.number, "lost": self.lost, "processes": [{"env": env}]}))
             fresh.rename(file)
 
     def kill(self, name: str) -> None:
         process = self.processes.pop(name)
         process.kill()
         process.join()
+
+    def meet_again(self, names: Sequence[str]) -> None:
+        """Do as the server does: the same members go on in another round, once one tells that this one is lost."""
+        self.wait(lambda: any(event.get("lost_round") == self.number for name in names for event in self.told(name)))
+        self.lost = self.number
+        self.round(names)
+
+    def told(self, name: str) -> list[dict[str, Any]]:
+        return self.events(name, "hello")
 
     def signal(self, name: str, number: int) -> None:
         os.kill(self.processes[name].pid, number)
@@ -71,7 +82,7 @@ class Gang:
 
     def ready(self, name: str) -> bool:
         """Whether the member has said that it can go on in another round."""
-        told = self.events(name, "hello")
+        told = self.told(name)
         return bool(told) and bool(told[-1]["can_rejoin"])
 
     def end(self) -> None:
@@ -92,7 +103,7 @@ class Gang:
         return {
             "RANK": str(names.index(name)),
             "WORLD_SIZE": str(len(names)),
-            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_ADDR": self.addresses.get(names[0], "127.0.0.1"),
             "MASTER_PORT": str(self.ports[names[0]]),
         }
 

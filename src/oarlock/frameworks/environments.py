@@ -53,4 +53,6 @@ def rendezvous(job: jobs.Job, key: attempts.TaskKey, restore: Sequence[str] = ()
         )
         for process in range(member.nproc)
     )
-    return assignments.Rendezvous(round=live.round, processes=processes, files=files, restore=tuple(restore))
+    return assignments.Rendezvous(
+        round=live.round, lost=live.lost_round, processes=processes, files=files, restore=tuple(restore)
+    )

@@ -11,6 +11,10 @@ attempt after all, only that end spends a restart, and the first of them is to b
 
 A newcomer that fails twice in the same way, or never comes, gives its place back. The steps of the others are not its
 progress.
+
+Connections may break while all members live. Those that notice it say so, if nobody is found dead within seconds, and
+the same members meet in the next round. A link that breaks again and again lets no step through, and then the gang
+restarts.
 """
 
 from __future__ import annotations
@@ -29,6 +33,9 @@ TaskPhase = phases.TaskPhase
 replace = msgspec.structs.replace
 
 ENDED_WELL = ends.ENDED_WELL_OR_STORING
+MOST_AGAIN = 5
+"""The rounds in a row that the same members may begin without a step."""
+
 _ON_THE_WAY = frozenset({TaskPhase.PENDING, TaskPhase.DEPLOYING, TaskPhase.DOWNLOADING})
 
 
@@ -40,7 +47,7 @@ def let_go(job: jobs.Job, live: attempts.Attempt, now: float) -> tuple[jobs.Job,
         if _may_leave(job, live, task, now):
             member = task.part is Part.MEMBER
             tasks = tuple(replace(task, part=Part.LEFT) if one is task else one for one in live.tasks)
-            live = replace(live, tasks=tasks, round=live.round + member)
+            live = _lost(replace(live, tasks=tasks)) if member else replace(live, tasks=tasks)
             if _is_own(task) and not _in_wave(live, now):
                 job = replace(job, restarts=job.restarts + 1)
                 live = replace(live, spared=task, spared_at=now)
@@ -82,6 +89,18 @@ def take_in(live: attempts.Attempt) -> attempts.Attempt:
             replace(task, part=Part.MEMBER, round=number) if _is_ready(live, task) else task for task in live.tasks
         ),
     )
+
+
+def meet_again(job: jobs.Job, live: attempts.Attempt) -> attempts.Attempt:
+    """Let the same members meet in the next round, if they have lost connections though all of them live."""
+    if live.stop is not None or live.failing_since is not None or not jobfile.rejoins(job.spec):
+        return live
+    members = [task for task in live.members if task.role in ends.COLLECTIVE_ROLES]
+    lost = any(task.lost_round == live.round for task in members)
+    if not lost or not all(task.can_rejoin and task.phase is TaskPhase.PROCESSING for task in members):
+        return live
+    again = live.again + 1 if live.again_from == job.reached_step else 1
+    return _lost(replace(live, again=again, again_from=job.reached_step)) if again <= MOST_AGAIN else live
 
 
 def send_back(live: attempts.Attempt) -> attempts.Attempt:
@@ -135,6 +154,11 @@ def not_made(job: jobs.Job, live: attempts.Attempt, now: float) -> attempts.Atte
         live,
         tasks=tuple(replace(task, part=Part.LEFT, leave_by=now) if task in missing else task for task in live.tasks),
     )
+
+
+def _lost(live: attempts.Attempt) -> attempts.Attempt:
+    """Begin the next round, because the exchanges of the present one cannot end."""
+    return replace(live, round=live.round + 1, lost_round=live.round)
 
 
 def _may_leave(job: jobs.Job, live: attempts.Attempt, task: attempts.Task, now: float) -> bool:

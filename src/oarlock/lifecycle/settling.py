@@ -31,7 +31,7 @@ def settle(job: jobs.Job, now: float) -> jobs.Job:
     live = joining.replace_left(job, live, now)
     live = _launch(live, now)
     live = _meet(live, now)
-    live = joining.send_back(joining.take_in(joining.admit(live)))
+    live = joining.meet_again(job, joining.send_back(joining.take_in(joining.admit(live))))
     live = _begin(live, now)
     before, live = live, _fail(job, live, now)
     job = joining.refund(job, before, live)

@@ -250,6 +250,7 @@ def _reported(job: jobs.Job, event: events.TaskReported, now: float) -> jobs.Job
             first_progress=task.first_progress or progress,
             idle_s=task.idle_s if event.idle_s is None else event.idle_s,
             can_rejoin=task.can_rejoin if event.can_rejoin is None else event.can_rejoin,
+            lost_round=task.lost_round if event.lost_round is None else event.lost_round,
         ),
     )
 

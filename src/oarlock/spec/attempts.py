@@ -123,6 +123,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     first_progress: Progress | None = None  # of this incarnation: from then on its pace is known
     idle_s: float = 0.0
     can_rejoin: bool = False
+    lost_round: int = 0  # the last round whose connections broke, as its processes said
     exit: Exit | None = None
     kept: Kept | None = None  # None: nothing was new, or its agent has not said yet
     phase_at: float = 0.0
@@ -255,6 +256,9 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     spared: Task | None = None  # the first of the last failures that the others went on after, as it was then
     spared_at: float | None = None
     closed: bool = False  # newcomers have failed in it: it grows by a restart
+    lost_round: int = 0  # the newest round that ended with a loss: its exchanges cannot end
+    again: int = 0  # rounds in a row, for connections that broke, without a step between
+    again_from: int | None = None  # the step that the job had reached by then
 
     def cost_at(self, now: float) -> float:
         """Return the cost until `now`, or until the end: devices are paid for from launch to release."""

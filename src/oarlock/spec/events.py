@@ -143,6 +143,7 @@ class TaskReported(TaskEvent, frozen=True, kw_only=True, tag="task_reported"):
     progress: attempts.Progress | None = None
     idle_s: float | None = None
     can_rejoin: bool | None = None
+    lost_round: int | None = None
 
 
 class TaskExited(TaskEvent, frozen=True, kw_only=True, tag="task_exited"):

@@ -314,7 +314,7 @@ def _news(report: events.TaskReported, before: jobs.Job, after: jobs.Job) -> boo
     was, now = _task(before, report), _task(after, report)
     if was is None or now is None:
         return was is not now
-    return (was.phase, was.can_rejoin) != (now.phase, now.can_rejoin)
+    return (was.phase, was.can_rejoin, was.lost_round) != (now.phase, now.can_rejoin, now.lost_round)
 
 
 def _task(job: jobs.Job, report: events.TaskReported) -> attempts.Task | None:

@@ -169,13 +169,20 @@ class Membership:
             parameter.grad = gradient
         self._passed_over.clear()
 
-    def change(self, here: Position, cause: BaseException | None, keep_waiting: Callable[[], None]) -> Position:
+    def change(
+        self,
+        here: Position,
+        cause: BaseException | None,
+        keep_waiting: Callable[[], None],
+        tell_lost: Callable[[int], None],
+    ) -> Position:
         """Go into the next round, with all its members. Return the position from which all of them go on.
 
         Raises Left if this process is not a member of it, and PeersLost if no round comes after the loss `cause`.
-        `keep_waiting` is called while this process waits; it raises an exception to end that.
+        `keep_waiting` is called while this process waits; it raises an exception to end that. `tell_lost` tells the
+        server of a lost round, where it does not see the loss.
         """
-        self._rounds.keep_waiting = keep_waiting
+        self._rounds.keep_waiting, self._rounds.tell_lost = keep_waiting, tell_lost
         while True:
             later = self._rounds.later(cause)
             if later.rank is None and not worlds.joining():

@@ -12,6 +12,11 @@ that have given up. So a process that notices a loss shuts its connections down,
 gloo does not end every exchange of a broken connection: it forgets one whose bytes are half sent or half received. Its
 thread waits until the group's timeout. So a process looks at its connections while it waits (`finish`), and a group is
 destroyed in a thread of its own, because its destructor waits for all exchanges.
+
+A connection may also break while both its processes live: a link is cut, or a router forgets the connection. The
+kernel would try to send for a quarter of an hour. So a process gives up a connection on which nothing is acknowledged
+for `SILENT_S`. A peer that is slow, or that was stopped, still acknowledges: its kernel does. Where nobody has died, no
+round follows by itself. So the process tells the server of the loss, and the same members meet again.
 """
 
 from __future__ import annotations
@@ -20,6 +25,7 @@ import contextlib
 import datetime as dt
 import json
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -35,7 +41,13 @@ FILE = "rendezvous.json"
 LOOK_EVERY_S = 0.005
 BROKEN_S = 1.0
 """An exchange that goes on for one to two times so long after a connection broke was forgotten by gloo."""
-MEET_S = 120.0
+SILENT_S = 20.0
+"""The time after which a connection without any acknowledgement counts as broken."""
+UNANSWERED = 6
+"""The sendings of the same bytes that must have failed by then. An idle connection also has no acknowledgements."""
+TELL_S = 2.0
+"""The wait for the next round before the loss is told to the server: it may have seen the death of a process."""
+MEET_S = 60.0
 """The time for making the groups of a round, once all its members are there."""
 NEWS_S = 120.0
 """The wait for the next round, after a loss. Then the loss counts as an error of this process."""
@@ -43,19 +55,24 @@ NEWS_S = 120.0
 
 @dataclass(frozen=True)
 class Round:
-    """A version of the membership, as one process sees it. `rank` is None if the process is not a member."""
+    """A version of the membership, as one process sees it. `rank` is None if the process is not a member.
+
+    `lost` is the newest round of which the server knows that its exchanges cannot end.
+    """
 
     number: int
     rank: int | None
     world_size: int
     address: str
     port: int
+    lost: int = 0
 
     @classmethod
-    def of(cls, number: int, env: Mapping[str, str]) -> Round:
+    def of(cls, number: int, env: Mapping[str, str], lost: int = 0) -> Round:
         rank = None if env.get(JOINS) == "1" or "RANK" not in env else int(env["RANK"])
         world_size = int(env.get("WORLD_SIZE", "1"))
-        return cls(number, rank, world_size, env.get("MASTER_ADDR", "127.0.0.1"), int(env.get("MASTER_PORT") or 0))
+        address, port = env.get("MASTER_ADDR", "127.0.0.1"), int(env.get("MASTER_PORT") or 0)
+        return cls(number, rank, world_size, address, port, lost)
 
 
 class Rounds:
@@ -66,6 +83,7 @@ class Rounds:
         self.present = Round.of(int(environ.get("OARLOCK_ROUND") or 1), environ)
         self.lost = False  # a member of the present round is gone
         self.keep_waiting: Callable[[], None] = lambda: None
+        self.tell_lost: Callable[[int], None] = lambda number: None
         self._timeout_s = timeout_s
         self._path = Path(report) / FILE if report else None
         self._process = int(environ.get("OARLOCK_PROCESS") or 0)
@@ -87,16 +105,20 @@ class Rounds:
         if (status.st_ino, status.st_mtime_ns) == self._seen:
             return
         told = json.loads(path.read_bytes())
-        found = Round.of(int(told["round"]), told["processes"][self._process]["env"])
+        found = Round.of(int(told["round"]), told["processes"][self._process]["env"], int(told.get("lost") or 0))
         self._seen = status.st_ino, status.st_mtime_ns
         if found.number > self._newest.number:
             self._newest = found
 
     def later(self, cause: BaseException | None) -> Round:
         """Wait for a later round than the present one. Raises PeersLost, for `cause`, if none comes."""
-        deadline = time.monotonic() + NEWS_S
+        began, told = time.monotonic(), False
         while self.newest().number <= self.present.number:
-            if cause is not None and time.monotonic() > deadline:
+            waited_s = time.monotonic() - began
+            if cause is not None and not told and waited_s > TELL_S:
+                told = True
+                self.tell_lost(self.present.number)
+            if cause is not None and waited_s > NEWS_S:
                 raise errors.PeersLost(f"{cause}. No new round came within {NEWS_S:.0f} s") from cause
             self.keep_waiting()
             time.sleep(LOOK_EVERY_S)
@@ -133,13 +155,15 @@ class Rounds:
         distributed.init_process_group("gloo", store=store, rank=rank, world_size=later.world_size, timeout=soon)
         control = distributed.new_group(backend="gloo", timeout=soon)
         self._sockets = _connections(ports) - before
+        for descriptor, name in self._sockets:
+            _probe(descriptor, name)
         self._whole = min(len(self._sockets), 2 * (later.world_size - 1))  # other threads may have opened some, too
         for group in (distributed.group.WORLD, control):
             distributed.distributed_c10d._set_pg_timeout(dt.timedelta(seconds=self._timeout_s), group)
         return control
 
     def _store(self, later: Round) -> Any:
-        """Serve the store of the round as its rank 0, or connect to it. The server may be late."""
+        """Connect to the store of the round, which its rank 0 serves. The server may be late."""
         from torch import distributed
 
         soon = dt.timedelta(seconds=MEET_S)
@@ -153,12 +177,14 @@ class Rounds:
                 if time.monotonic() > deadline:
                     raise
                 self._go_on_waiting(later)
-        if later.rank == 0:
-            return self._served[later.port]
-        while True:
+        while True:  # rank 0 too: its first connection may have broken
             try:
                 socket.create_connection((later.address, later.port), 1.0).close()
-                return distributed.TCPStore(later.address, later.port, is_master=False, timeout=soon)
+                before = _connections(set())
+                store = distributed.TCPStore(later.address, later.port, is_master=False, timeout=soon)
+                for descriptor, name in _connections(set()) - before:
+                    _probe(descriptor, name, gives_up=True)
+                return store
             except OSError:
                 self._go_on_waiting(later)
 
@@ -187,17 +213,15 @@ class Rounds:
     def _cut(self) -> None:
         """Shut the groups' connections down. To destroy a group with an exchange under way would wait for its end."""
         for descriptor, name in self._sockets:
-            with contextlib.suppress(OSError):
-                if _is_open(descriptor, name):
-                    ended = socket.socket(fileno=descriptor)
-                    try:
-                        ended.shutdown(socket.SHUT_RDWR)
-                    finally:
-                        ended.detach()
+            with _borrowed(descriptor, name) as ended:
+                if ended is not None:
+                    ended.shutdown(socket.SHUT_RDWR)
         self._sockets, self._whole = set(), 0
 
     def finish(self, work: Any) -> None:
-        """Wait for an exchange. Raises RuntimeError if it fails, also where gloo has forgotten it."""
+        """Wait for an exchange. Raises RuntimeError if it fails, also where gloo has forgotten it, or where the server
+        knows that it cannot end.
+        """
         soon = dt.timedelta(seconds=BROKEN_S)
         broken = False
         while True:
@@ -213,6 +237,10 @@ class Rounds:
                 broken = self._is_broken()
 
     def _is_broken(self) -> bool:
+        if self.newest().lost >= self.present.number:
+            return True
+        if any(_is_silent(descriptor, name) for descriptor, name in self._sockets):
+            return True
         return sum(_is_open(descriptor, name) for descriptor, name in self._sockets) < self._whole
 
     @contextlib.contextmanager
@@ -246,6 +274,44 @@ def _connections(ports: set[int]) -> set[tuple[int, str]]:
             finally:
                 each.detach()
     return found
+
+
+@contextlib.contextmanager
+def _borrowed(descriptor: int, name: str) -> Iterator[socket.socket | None]:
+    """Yield a socket that gloo has opened, or None once it is closed. Errors of a connection that ended are ignored."""
+    borrowed = None
+    with contextlib.suppress(OSError):
+        borrowed = socket.socket(fileno=descriptor) if _is_open(descriptor, name) else None
+    try:
+        with contextlib.suppress(OSError):
+            yield borrowed
+    finally:
+        if borrowed is not None:
+            borrowed.detach()
+
+
+def _probe(descriptor: int, name: str, *, gives_up: bool = False) -> None:
+    """Let the kernel notice an idle connection whose link is cut. `gives_up`: one with bytes under way, too. It must
+    not be used where a slow peer leaves bytes unread, because the kernel would give that connection up as well.
+    """
+    with _borrowed(descriptor, name) as connected:
+        if connected is not None:
+            connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, int(SILENT_S / 2))
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, int(SILENT_S / 4))
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+            if gives_up:
+                connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(SILENT_S * 1000))
+
+
+def _is_silent(descriptor: int, name: str) -> bool:
+    """Return whether bytes are under way for long, and nothing was acknowledged (`struct tcp_info` of linux/tcp.h)."""
+    with _borrowed(descriptor, name) as connected:
+        told = b"" if connected is None else connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 60)
+        if len(told) == 60:
+            sent_again, unacknowledged, acknowledged_ms = struct.unpack("=2xB21xI28xI", told)
+            return unacknowledged > 0 and sent_again >= UNANSWERED and acknowledged_ms > SILENT_S * 1000
+    return False
 
 
 def _is_open(descriptor: int, name: str) -> bool:

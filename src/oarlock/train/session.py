@@ -275,7 +275,10 @@ class Session:
         self._straggler = straggling.Straggler()  # its rank may be another process now
         if self._checkpoints and self._checkpoints.abandon():
             self._save_soon = True
-        position = self._membership.change(here, cause, self._wish.keep_waiting)
+        told = self._can_rejoin
+        position = self._membership.change(
+            here, cause, self._wish.keep_waiting, lambda number: self._tell_rejoin(told, lost_round=number)
+        )
         self.step, self._stop, self._noise = position.step, position.stop, position.noise
         if self._checkpoints:
             self._checkpoints.round_number = self._membership.number
@@ -561,11 +564,11 @@ class Session:
         if self._reports:
             self._reports.begin(self.step, self._batches.examples if self._batches else None)
 
-    def _tell_rejoin(self, can: bool) -> None:
-        """Tell the server whether this process can go on among other processes than now."""
-        if self._reports and can != self._can_rejoin:
+    def _tell_rejoin(self, can: bool, **lost: int) -> None:
+        """Tell the server whether this process can go on among others than now, and of a round with a loss."""
+        if self._reports and (lost or can != self._can_rejoin):
             self._can_rejoin = can
-            self._reports.event("hello", library=VERSION, can_rejoin=can, can_stack=self._can_stack)
+            self._reports.event("hello", library=VERSION, can_rejoin=can, can_stack=self._can_stack, **lost)
 
     def _candidates(self) -> list[Path]:
         if self._environment.restore is not None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 READ_BYTES = 256 << 10
 LONGEST_LINE_BYTES = 1 << 20
-HELLO_FIELDS = ("library", "can_rejoin", "can_stack")
+HELLO_FIELDS = ("library", "can_rejoin", "can_stack", "lost_round")
 PROGRESS_FIELDS = (
     *("time", "step", "total_steps", "examples_per_s", "loss", "epoch"),
     *("step_s", "sync_s", "ranks", "local", "accumulate", "noise", "gpu_type", "data_s", "sent_bytes"),

@@ -40,5 +40,10 @@ class Rendezvous:
         """Tell the running processes of the round: `report/rendezvous.json` holds the newest one."""
         self.write_files(task)
         envs = [self.environment(process, task.directory) for process in range(len(self._processes))]
-        value = {"round": self.round, "processes": [{"env": env} for env in envs], "restore": self.restore}
+        value = {
+            "round": self.round,
+            "lost": self.fields.get("lost") or 0,
+            "processes": [{"env": env} for env in envs],
+            "restore": self.restore,
+        }
         files.write_json(os.path.join(task.report, "rendezvous.json"), value)

@@ -78,6 +78,7 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True):
     """The first message of the training library in a process."""
 
     can_rejoin: bool = False
+    lost_round: Annotated[int, msgspec.Meta(ge=0, le=2**31)] | None = None
 
 
 class TaskReport(msgspec.Struct, frozen=True, kw_only=True):

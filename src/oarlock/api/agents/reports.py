@@ -37,15 +37,19 @@ def reported(key: attempts.TaskKey, told: messages.TaskReport, now: float) -> ev
         progress=_progress(told.progress, now),
         idle_s=told.idle_s,
         can_rejoin=told.hello.can_rejoin if told.hello is not None else None,
+        lost_round=told.hello.lost_round if told.hello is not None else None,
     )
 
 
 def urgent(job: jobs.Job, key: attempts.TaskKey, reported: events.TaskReported) -> bool:
-    """Return whether the report is urgent: a new phase, or another answer about rejoining. Progress can wait."""
+    """Return whether the report is urgent: a new phase, another answer about rejoining, a lost round. Progress can
+    wait.
+    """
     task = inbox.task_of(job, key)
     return task is None or (
         (reported.phase is not None and reported.phase != task.phase.value)
         or (reported.can_rejoin is not None and reported.can_rejoin != task.can_rejoin)
+        or (reported.lost_round is not None and reported.lost_round != task.lost_round)
     )
 
 

@@ -163,6 +163,7 @@ def _merged(before: events.TaskReported, report: events.TaskReported) -> events.
         progress=report.progress or before.progress,
         idle_s=before.idle_s if report.idle_s is None else report.idle_s,
         can_rejoin=before.can_rejoin if report.can_rejoin is None else report.can_rejoin,
+        lost_round=before.lost_round if report.lost_round is None else report.lost_round,
     )
 
 

@@ -85,6 +85,7 @@ class Rendezvous(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     round: int
+    lost: int = 0  # the newest round whose exchanges cannot end
     processes: tuple[ProcessEnv, ...]
     files: dict[str, str] = {}
     restore: tuple[str, ...] = ()
