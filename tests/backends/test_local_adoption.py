@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -35,20 +34,6 @@ async def main():
 
 asyncio.run(main())
 """
-
-
-@pytest.fixture
-async def rigs() -> AsyncIterator[local_rig.Rigs]:
-    rigs = local_rig.Rigs()
-    yield rigs
-    await rigs.close()
-
-
-@pytest.fixture
-async def rig(home: Path) -> AsyncIterator[local_rig.LocalRig]:
-    rig = local_rig.LocalRig(home)
-    yield rig
-    await rig.close()
 
 
 async def test_what_a_killed_server_had_started_is_adopted(rig: local_rig.LocalRig) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 from tests.backends import contract, local_rig
@@ -14,13 +12,6 @@ from oarlock.spec import errors
 
 KEY = contract.key()
 State = contract.State
-
-
-@pytest.fixture
-async def rig(home: Path) -> AsyncIterator[local_rig.LocalRig]:
-    rig = local_rig.LocalRig(home)
-    yield rig
-    await rig.close()
 
 
 async def running(rig: local_rig.LocalRig) -> None:

@@ -62,13 +62,6 @@ MEMBERS = ("setsid", "daemon", "bare", "orphan", "deaf")
 BY_GROUP = pytest.param("cgroup", marks=local_rig.grouped)
 
 
-@pytest.fixture
-async def rigs() -> AsyncIterator[local_rig.Rigs]:
-    rigs = local_rig.Rigs()
-    yield rigs
-    await rigs.close()
-
-
 @pytest.fixture(params=[BY_GROUP, "session"])
 async def rig(request: pytest.FixtureRequest, home: Path) -> AsyncIterator[local_rig.LocalRig]:
     rig = local_rig.LocalRig(home, groups=None if request.param == "cgroup" else cgroups.Cgroups())

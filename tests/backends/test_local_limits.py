@@ -6,7 +6,6 @@ import itertools
 import json
 import os
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import msgspec
@@ -25,20 +24,6 @@ MIB = 1 << 20
 
 
 LIMITED = {what: needs.mark("control groups", there=local_rig.can_limit(what)) for what in ("memory", "cpus")}
-
-
-@pytest.fixture
-async def rigs() -> AsyncIterator[local_rig.Rigs]:
-    rigs = local_rig.Rigs()
-    yield rigs
-    await rigs.close()
-
-
-@pytest.fixture
-async def rig(home: Path) -> AsyncIterator[local_rig.LocalRig]:
-    rig = local_rig.LocalRig(home)
-    yield rig
-    await rig.close()
 
 
 def python(code: str) -> list[str]:
