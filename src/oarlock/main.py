@@ -64,7 +64,7 @@ def serve(settings: Settings) -> None:
 
     Raises Conflict where the home has a server already, Unavailable where home, store or port cannot be used.
     """
-    from oarlock.api.process import arming, connections, homefolder, serverlog
+    from oarlock.api.process import arming, connections, ending, homefolder, serverlog
 
     home = homefolder.Home(settings.home)
     home.lock()
@@ -72,6 +72,7 @@ def serve(settings: Settings) -> None:
         serverlog.open_log(settings.home / "server.log", settings.log_level.upper())
         arming.arm(os.environ)
         connections.allow_many()
+        ending.without_collection()
         asyncio.run(Server(settings, home).run())
     finally:
         home.unlock()

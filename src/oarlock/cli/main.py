@@ -7,6 +7,8 @@ command line, and 1 for every other error.
 
 from __future__ import annotations
 
+import atexit
+import gc
 import importlib
 import os
 import sys
@@ -199,6 +201,7 @@ def _drop_stdout() -> None:
 
 
 def app_entry() -> None:
+    atexit.register(gc.freeze)  # the interpreter's last collections take a quarter of a short command's processor time
     sys.exit(main(sys.argv[1:]))
 
 
