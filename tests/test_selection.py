@@ -24,7 +24,7 @@ def test_ci_runs_what_make_test_leaves_out() -> None:
 
 
 def test_all_examples_of_property_tests_run_in_ci() -> None:
-    """`make test` takes a third of them (tests/examples.py)."""
+    """`make test` takes a quarter of them (tests/examples.py)."""
     makefile = (ROOT / "Makefile").read_text()
     assert re.search(
         r'^test-long:.*\n\tHYPOTHESIS_PROFILE=full .* pytest -m "long or hypothesis and not soak" ',

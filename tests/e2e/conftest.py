@@ -1,4 +1,7 @@
-"""One server for each file of tests, started as a user's first command starts it."""
+"""One server for the tests of a worker, started as a user's first command starts it.
+
+Each file has a directory of its own.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,16 @@ import pytest
 from tests.e2e import shell as shells
 
 
-@pytest.fixture(scope="module")
-def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[shells.Shell]:
+@pytest.fixture(scope="session")
+def user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[shells.Shell]:
     one = shells.Shell(tmp_path_factory.mktemp("user"))
     yield one
     one.do("down", code=None)
+
+
+@pytest.fixture(scope="module")
+def shell(user: shells.Shell, tmp_path_factory: pytest.TempPathFactory) -> shells.Shell:
+    return shells.Shell(tmp_path_factory.mktemp("user"), home=user.home)
 
 
 @pytest.fixture

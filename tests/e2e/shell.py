@@ -24,8 +24,9 @@ OARLOCK = str(BIN / "oarlock")
 class Shell:
     """`home` and `work` are directories; the server is started by the first command that needs it, as for anybody."""
 
-    def __init__(self, folder: Path) -> None:
-        self.home = folder / "home"
+    def __init__(self, folder: Path, home: Path | None = None) -> None:
+        self.folder = folder
+        self.home = home or folder / "home"
         self.work = folder / "work dir"  # a space, as people have them
         self.work.mkdir(parents=True)
         self.env = {name: value for name, value in os.environ.items() if not name.startswith("OARLOCK_")}

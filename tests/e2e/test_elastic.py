@@ -69,7 +69,7 @@ class Diary:
 @pytest.mark.long
 def test_the_others_go_on_without_a_killed_worker_and_take_its_successor_in(shell: shells.Shell) -> None:
     shell.write("elastic.py", SCRIPT)
-    diary, stop = Diary(shell.home.parent / "diary"), shell.home.parent / "stop"
+    diary, stop = Diary(shell.folder / "diary"), shell.folder / "stop"
     shell.write(
         "elastic.yaml",
         f"""

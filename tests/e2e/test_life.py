@@ -124,7 +124,7 @@ def test_halt_keeps_the_checkpoint_and_resume_goes_on(shell: shells.Shell) -> No
 
 
 def test_cancel_ends_children_that_left_the_session(shell: shells.Shell) -> None:
-    pid_file = shell.home.parent / "grandchild"
+    pid_file = shell.folder / "grandchild"
     shell.write(
         "leaves.py",
         f"""

@@ -54,7 +54,7 @@ def test_a_bug_behind_the_checkpoint_is_met_twice(fresh: shells.Shell) -> None:
 @pytest.mark.long
 def test_logs_that_were_deleted_under_the_server_come_again(shell: shells.Shell) -> None:
     """The first half is deleted while the job runs, and all of it once the job has ended."""
-    go = shell.home.parent / "go"
+    go = shell.folder / "go"
     shell.write(
         "says.py",
         f"""

@@ -68,10 +68,10 @@ def test_exit_code_is_the_jobs(shell: shells.Shell) -> None:
 
 
 def test_data_comes_and_results_go(shell: shells.Shell) -> None:
-    source = shell.home.parent / "source"
+    source = shell.folder / "source"
     source.mkdir()
     (source / "numbers.txt").write_text("1 2 3")
-    out = shell.home.parent / "out"
+    out = shell.folder / "out"
     shell.write(
         "job.yaml",
         f"""
