@@ -53,8 +53,7 @@ Settings = configuration.Settings
 read_settings = configuration.read
 ENGINE_GRACE_S = 10.0
 """The time that control loops have to finish their work at the end."""
-GRACE_S = 5.0
-"""How long requests that are under way may take when the server ends."""
+GRACE_S = 5.0  # how long requests that are under way may take when the server ends
 ORPHAN_TIMEOUT_S = 600.0
 """The time without a server after which the agent of a pod ends its task. A local agent waits for ever."""
 
