@@ -366,7 +366,8 @@ def test_rounding_errors_stay_in_the_residual() -> None:
     expected = parameter.grad.view(-1).clone()
     tensor.accumulate(1.0, 0.9, False)
     assert not parameter.grad.any(), "it becomes the sum of all ranks' parts"
-    sent = tensor.take(torch.tensor([3, 8]), torch.float16)
+    sent, rest = tensor.parted(torch.tensor([3, 8]), torch.float16)
+    tensor.keep(torch.tensor([3, 8]), rest)
     assert sent.dtype == torch.float16
     left = tensor.residual.clone()
     assert left[[3, 8]].any(), "these values are not halves"

@@ -221,7 +221,8 @@ class Membership:
         data = torch.empty(0, dtype=torch.uint8)
         if self._world.rank == donor:
             packed = io.BytesIO()
-            torch.save({name: kept.state_dict() for name, kept in self._state.items()}, packed)
+            state = {name: kept.state_dict() for name, kept in self._state.items()}
+            torch.save({"state": state, "shared": [strategy.shared() for strategy in self._strategies]}, packed)
             data = torch.frombuffer(packed.getbuffer(), dtype=torch.uint8)
         size = self._world.gather(data.numel())[donor]
         if self._world.rank != donor:
@@ -232,7 +233,9 @@ class Membership:
             self._whole = False
             given = torch.load(io.BytesIO(data.numpy().tobytes()), map_location="cpu", weights_only=True)
             for name, kept in self._state.items():
-                kept.load_state_dict(given[name])
+                kept.load_state_dict(given["state"][name])
+            for strategy, shared in zip(self._strategies, given["shared"]):
+                strategy.catch_up(shared)
             self._whole = True
 
 

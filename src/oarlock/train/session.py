@@ -116,7 +116,8 @@ class Session:
         self._reports: Reports | None = None
         self._apart = next((one for one in self._strategies if not one.lockstep), None)
         self._agreement = agreement.Apart(self._apart) if self._apart else agreement.Agreement(self.world)
-        rejoins = bool(self._strategies) and all(one.rejoins for one in self._strategies) and not self._own
+        others = [one for one in self._own.values() if one not in self._strategies]
+        rejoins = bool(self._strategies) and all(one.rejoins for one in self._strategies) and not others
         self._membership = (
             membership.Membership(worlds.rounds, state, self._strategies) if worlds.rounds and rejoins else None
         )

@@ -22,6 +22,7 @@ checkpoint of dense training continues under compression with its momentum.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ from typing import Any
 import torch
 from torch import distributed, nn, optim
 
-from oarlock.train import errors
+from oarlock.train import errors, worlds
 from oarlock.train.compression import momentum as momenta
 from oarlock.train.compression import runlengths, selection
 from oarlock.train.strategies.wholegradient import WholeGradient, gradient
@@ -135,13 +136,19 @@ class DeepGradientCompression(WholeGradient):
         for kind, totals in sums.items():
             for (_, parameter), total in zip(gathered, totals):
                 everyones = total.to(parameter.device).view_as(parameter)
-                if self.world.world_size > 1:
-                    distributed.all_reduce(everyones)
+                self.wait_for(self.start_sum(everyones))
                 if kind == "velocity":
                     momenta.add_velocity(self._optimizer, parameter, everyones)
                 else:
                     momenta.apply(self._optimizer, parameter, everyones)
         return True
+
+    def shared(self) -> dict[str, Any]:
+        return {"exchanges": self._exchanges}
+
+    def catch_up(self, shared: dict[str, Any]) -> None:
+        super().catch_up(shared)
+        self._exchanges = shared["exchanges"]
 
     def rehearse(self) -> None:
         self._exchanges = max(self._exchanges, self.settings.warm_up_steps)
@@ -153,7 +160,11 @@ class DeepGradientCompression(WholeGradient):
 
     def exchange(self) -> None:
         scale = self._clipping() / self.world.world_size
-        small = self._start_small(scale)
+        try:
+            small = self._start_small(scale)
+        except errors.PeersLost:
+            self._accumulate(scale, self._settings())
+            raise
         density = self.settings.density(self._exchanges)
         layout = _Layout(self._sparse, density, self.settings.half_values)
         if layout.smaller_than_dense(self.world.world_size):
@@ -185,28 +196,32 @@ class DeepGradientCompression(WholeGradient):
             flat = torch.cat([gradient(parameter).view(-1) for parameter in alike]).mul_(scale)
             if self.settings.half_values:
                 flat = flat.to(torch.float16)
-            started.append((alike, flat, distributed.all_reduce(flat, async_op=True)))
-            self.count_ring(flat)
+            started.append((alike, flat, self.start_sum(flat)))
         return started
 
     def _finish_small(self, started: Sequence[tuple[list[nn.Parameter], torch.Tensor, Any]]) -> None:
         for alike, flat, work in started:
-            with self.figures.waiting:
-                work.wait()
+            self.wait_for(work)
             for parameter, values in zip(alike, torch.split(flat, [parameter.numel() for parameter in alike])):
                 gradient(parameter).copy_(values.view_as(parameter))
 
-    def _exchange_dense(self, scale: float, momentum: Mapping[int, tuple[float, bool]]) -> None:
-        works = []
+    def _accumulate(self, scale: float, momentum: Mapping[int, tuple[float, bool]]) -> None:
         for tensor in self._sparse:
             tensor.accumulate(scale, *momentum[id(tensor.parameter)])
-            works.append(distributed.all_reduce(tensor.residual, async_op=True))
-            self.count_ring(tensor.residual)
-        for tensor, work in zip(self._sparse, works):
-            with self.figures.waiting:
-                work.wait()
-            gradient(tensor.parameter).view(-1).copy_(tensor.residual)
-            tensor.residual.zero_()
+
+    def _exchange_dense(self, scale: float, momentum: Mapping[int, tuple[float, bool]]) -> None:
+        self._accumulate(scale, momentum)
+        works = []
+        for tensor in self._sparse:
+            self.then(tensor.residual.zero_)
+        for tensor in self._sparse:
+            flat = gradient(tensor.parameter).view(-1)
+            sent = flat.copy_(tensor.residual) if flat.dtype == tensor.residual.dtype else tensor.residual.clone()
+            works.append((flat, sent, self.start_sum(sent)))
+        for flat, sent, work in works:
+            self.wait_for(work)
+            if sent is not flat:
+                flat.copy_(sent)
 
     def _exchange_sparse(self, layout: _Layout, scale: float, momentum: Mapping[int, tuple[float, bool]]) -> None:
         positions, values = [], []
@@ -214,11 +229,14 @@ class DeepGradientCompression(WholeGradient):
             tensor.accumulate(scale, *momentum[id(tensor.parameter)])
             chosen = tensor.choose(count, (self._exchanges * 31 + number) * _HASH >> 8)
             positions.append(chosen + tensor.offset)
-            values.append(tensor.take(chosen, layout.dtype))
+            sent, rest = tensor.parted(chosen, layout.dtype)
+            values.append(sent)
+            self.then(functools.partial(tensor.keep, chosen, rest))
         ours = layout.pack(torch.cat(positions), torch.cat(values))
         everyones = ours.new_empty(self.world.world_size * len(ours))
-        with self.figures.waiting:
-            _gather(everyones, ours)
+        with worlds.exchanging():
+            work = _gather(everyones, ours, async_op=True)
+        self.wait_for(work)
         self.figures.sent_bytes += (self.world.world_size - 1) * len(ours)
         ends = torch.tensor([tensor.offset + tensor.parameter.numel() for tensor in self._sparse], device=ours.device)
         for theirs in everyones.view(self.world.world_size, -1):  # in the order of the ranks: the same bits everywhere
@@ -270,13 +288,16 @@ class _Tensor:
     def choose(self, count: int, start: int) -> torch.Tensor:
         return selection.largest(self.residual, self._peaks, count, start)
 
-    def take(self, positions: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """Return the residual there as it is sent, and start these elements anew. A rounding error stays behind."""
+    def parted(self, positions: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the residual there as it is sent, and the rest, a rounding error."""
         values = self.residual[positions]
         sent = values.to(dtype)
-        self.residual[positions] = values - sent
+        return sent, values - sent
+
+    def keep(self, positions: torch.Tensor, rest: torch.Tensor) -> None:
+        """Start these elements anew, with the rest of what was sent."""
+        self.residual[positions] = rest
         self.velocity[positions] = 0
-        return sent
 
 
 class _Layout:

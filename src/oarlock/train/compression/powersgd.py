@@ -16,12 +16,13 @@ from callbacks, race with each other: on gloo the ranks then sum different bucke
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import distributed, nn, optim
+from torch import nn, optim
 
 from oarlock.train import errors
 from oarlock.train.strategies.wholegradient import WholeGradient, gradient
@@ -85,19 +86,33 @@ class LowRank(WholeGradient):
             matrix.right.copy_(chiefs["factor"][matrix.name])
             if matrix.name in mine:
                 matrix.error.copy_(mine[matrix.name] * share)
-        if self.world.world_size == 1:
+        if self.world.world_size == 1 and not self._matrices:
             for name, parameter in self.named:
                 if name in mine:
                     _add_once(parameter, mine[name] * share)
         return True
 
+    def shared(self) -> dict[str, Any]:
+        return {"factor": {matrix.name: matrix.right for matrix in self._matrices}}
+
+    def catch_up(self, shared: dict[str, Any]) -> None:
+        super().catch_up(shared)
+        for matrix in self._matrices:
+            matrix.right.copy_(shared["factor"][matrix.name])
+
     def exchange(self) -> None:
+        if self.world.world_size == 1:
+            for matrix in self._matrices:
+                matrix.send_all()
+            return
         dense = [gradient(parameter) for parameter in self._dense]
         lefts = [matrix.project() for matrix in self._matrices]
         means = self._mean([*dense, *lefts])
         for one, mean in zip(dense, means):
             one.copy_(mean)
         rights = [matrix.back(left) for matrix, left in zip(self._matrices, means[len(dense) :])]
+        for matrix, ours in zip(self._matrices, rights):
+            self.then(functools.partial(matrix.keep_rest, ours))
         for matrix, right in zip(self._matrices, self._mean(rights)):
             matrix.restore(right)
 
@@ -107,9 +122,7 @@ class LowRank(WholeGradient):
         for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
             places = [place for place, tensor in enumerate(tensors) if tensor.dtype == dtype]
             flat = torch.cat([tensors[place].reshape(-1) for place in places]).div_(self.world.world_size)
-            with self.figures.waiting:
-                distributed.all_reduce(flat)
-            self.count_ring(flat)
+            self.wait_for(self.start_sum(flat))
             for place, values in zip(places, torch.split(flat, [tensors[place].numel() for place in places])):
                 means[place] = values.view_as(tensors[place])
         return means
@@ -143,11 +156,18 @@ class _Matrix:
         return self.error @ self.right
 
     def back(self, left: torch.Tensor) -> torch.Tensor:
-        """Take the left factor of all ranks. Keep the error, and return this rank's part of the right factor."""
+        """Take the left factor of all ranks, and return this rank's part of the right factor."""
         self.left = torch.linalg.qr(left).Q
-        right = self.error.T @ self.left
+        return self.error.T @ self.left
+
+    def keep_rest(self, right: torch.Tensor) -> None:
+        """Keep as the error what this rank's factors do not say."""
         self.error.addmm_(self.left, right.T, alpha=-1)
-        return right
+
+    def send_all(self) -> None:
+        """Add all that was kept back to the gradient of a process that is alone."""
+        gradient(self.parameter).view_as(self.error).add_(self.error)
+        self.error.zero_()
 
     def restore(self, right: torch.Tensor) -> None:
         self.right.copy_(right)

@@ -96,6 +96,15 @@ class Strategy:
     def leave(self) -> None:
         """Let go of the exchanges of the present round, which is over."""
 
+    def shared(self) -> dict[str, Any]:
+        """Return the state that is the same on all ranks, in tensors and plain values, for a rank that has it not."""
+        return {}
+
+    def catch_up(self, shared: dict[str, Any]) -> None:
+        """Take the shared state of a rank that is farther, whose model and optimizer this rank has now. That rank has
+        made the exchange that failed here, if one did.
+        """
+
     def regroup(self) -> None:
         """Take in the changed world. All its ranks call this together, before the next step."""
 

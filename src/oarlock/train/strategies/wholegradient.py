@@ -2,16 +2,22 @@
 
 A compressed gradient is small: one exchange of everything costs less than many that overlap with the pass, and all
 ranks issue it at the same place.
+
+In an elastic job a process may be lost during the exchange. A compression has added the gradient to the numbers that
+this rank keeps back, and nothing of that was sent then: later steps send it. So the step is not repeated. The gradients
+become zeros, and optimizers pass over them. But if another rank has made the exchange, that rank also has the part that
+this one sent (`then`). In both cases no rank that is left loses anything but its gradient of tensors that travel whole.
 """
 
 from __future__ import annotations
 
 import sys
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
-from torch import nn, optim
+from torch import distributed, nn, optim
 
 from oarlock.train import errors, worlds
 from oarlock.train.strategies import backward, replicas
@@ -25,12 +31,14 @@ class WholeGradient(Strategy):
     """
 
     kind = "allreduce"
+    rejoins = True
 
     def __init__(self, *, unused_parameters: bool = False) -> None:
         self.world = worlds.init()
         self.named: list[tuple[str, nn.Parameter]] = []
         self._unused = unused_parameters
         self._made: set[int] = set()
+        self._afterwards: list[Callable[[], object]] = []
         self.passes: backward.BackwardPass | None = None
         self.figures: Figures = Figures(self.world)
 
@@ -42,15 +50,43 @@ class WholeGradient(Strategy):
         """Take note of the optimizer, in a world of one process."""
 
     def exchange(self) -> None:
-        """Replace every gradient by the mean of all ranks' gradients, or by what stands for it."""
+        """Replace every gradient by the mean of all ranks' gradients, or by what stands for it.
+
+        Until its exchanges are over, it adds the gradient to the numbers that are kept back, and changes nothing else.
+        """
         raise NotImplementedError
+
+    def then(self, change: Callable[[], object]) -> None:
+        """Make this change once the exchange is over: it takes away what was sent."""
+        self._afterwards.append(change)
+
+    def settle(self) -> None:
+        """Make the changes that were to follow the exchange."""
+        for change in self._afterwards:
+            change()
+        self._afterwards.clear()
+
+    def start_sum(self, flat: torch.Tensor) -> Any:
+        """Begin to sum `flat` over the ranks, in place."""
+        self.count_ring(flat)
+        if self.world.world_size == 1:
+            return None
+        with worlds.exchanging():
+            return distributed.all_reduce(flat, async_op=True)
+
+    def wait_for(self, work: Any) -> None:
+        """Wait for an exchange."""
+        with worlds.exchanging(), self.figures.waiting:
+            if work is not None:
+                worlds.finish(work)
 
     def attach(self, model: nn.Module, optimizer: optim.Optimizer | None = None) -> nn.Module:
         self.named = replicas.trained(model)
-        if self.world.world_size == 1:
+        if self.world.world_size == 1 and worlds.rounds is None:
             self.alone(optimizer)
             return model
         self.prepare(optimizer)
+        self.parameters = [parameter for _, parameter in self.named]
         replicas.check_same(self.world, self.named)
         replicas.broadcast(model)
         self.passes = backward.BackwardPass([parameter for _, parameter in self.named], self)
@@ -79,12 +115,21 @@ class WholeGradient(Strategy):
     def rehearse(self) -> None:
         """Make one exchange of the present gradients, as in a later step of the training."""
         self.exchange()
+        self.settle()
 
     def drop(self) -> None:
         """Let go of the optimizer."""
 
     def no_sync(self) -> AbstractContextManager[None]:
         return self.passes.held_back() if self.passes else nullcontext()
+
+    def regroup(self) -> None:
+        self.lost = False
+        self._afterwards.clear()
+        self.figures.regroup(self.world)
+
+    def catch_up(self, shared: dict[str, Any]) -> None:
+        self.settle()
 
     def pass_began(self) -> None:
         self._made.clear()
@@ -103,9 +148,26 @@ class WholeGradient(Strategy):
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
             parameter.grad = parameter.grad.contiguous()
-        self.exchange()
+        if not self.lost:
+            with self._noticing():
+                self.exchange()
+            self.figures.exchanges += 1  # a lost one, too: its step is not repeated
+        if self.lost:
+            for _, parameter in self.named:
+                parameter.grad = torch.zeros_like(parameter)
+            return
+        self.settle()
         self.figures.waiting.settle()
-        self.figures.exchanges += 1
+
+    @contextmanager
+    def _noticing(self) -> Iterator[None]:
+        """Note the loss of a process in an exchange, where a session goes on without it."""
+        try:
+            yield
+        except errors.PeersLost:
+            if not self.outlives:
+                raise
+            self.lost = True
 
     def knows(self, state: dict[str, Any], part: str) -> bool:
         """Return whether a saved state has this part. If not, say that it is of another compression."""
@@ -119,8 +181,11 @@ class WholeGradient(Strategy):
         self.figures.sent_bytes += round(2 * (ranks - 1) / ranks * flat.numel() * flat.element_size())
 
     def _share_buffers(self, model: nn.Module, inputs: Any) -> None:
-        if model.training and torch.is_grad_enabled() and self.passes is not None and self.passes.exchanges:
-            replicas.broadcast_tensors([buffer.detach() for buffer in model.buffers()])
+        if self.world.world_size == 1 or self.lost or not (model.training and torch.is_grad_enabled()):
+            return
+        if self.passes is not None and self.passes.exchanges:
+            with self._noticing():
+                replicas.broadcast_tensors([buffer.detach() for buffer in model.buffers()])
 
 
 def gradient(parameter: nn.Parameter) -> torch.Tensor:
