@@ -347,6 +347,19 @@ def test_mpirun_starts_ranks_in_the_pods_of_the_workers(shell: pods.PodShell) ->
         "mpirun", "sh", "-c",
         "echo rank $OMPI_COMM_WORLD_RANK of $OMPI_COMM_WORLD_SIZE in $OARLOCK_ROLE $OARLOCK_INDEX",
     )  # fmt: skip
+    shell.write(
+        "ranks.yaml",
+        """
+        framework: mpi
+        image: registry.example/mpi:1
+        command: mpirun hostname
+        roles: {worker: {count: 2, cpus: 4, memory: 1Gi}}
+        """,
+    )
+    planned = yaml.safe_load_all(shell.do("plan", "ranks.yaml", "--backend", "kubernetes", "-o", "yaml").stdout)
+    (launcher,) = (one for one in planned if one["kind"] == "Pod" and "launcher" in one["metadata"]["name"])
+    (task,) = (one for one in launcher["spec"]["containers"] if one["name"] == "task")
+    assert "cpu" not in task["resources"]["limits"], "Kubernetes would make it the request, too"
     said = sorted(line for line in done.stdout.splitlines() if "rank" in line)
     assert [line[line.index("rank") :] for line in said] == ["rank 0 of 2 in worker 0", "rank 1 of 2 in worker 1"]
     shell.do(

@@ -141,7 +141,7 @@ def test_an_mpi_job_gets_the_launcher_that_runs_its_command_once() -> None:
     asked = jobfile.JobSpec(command="mpirun x", framework=roles.Framework.MPI, roles={roles.RoleName.WORKER: worker})
     told = mpi.with_launcher(asked)
     assert told.roles[roles.RoleName.WORKER] is worker
-    assert told.roles[roles.RoleName.LAUNCHER] == jobfile.Role(cpus=0, memory="64Mi")
+    assert told.roles[roles.RoleName.LAUNCHER] == jobfile.Role(cpus=0, memory=mpi.LAUNCHER_MEMORY)
     assert mpi.with_launcher(told) is told, "it has one"
     torch = msgspec.structs.replace(asked, framework=roles.Framework.TORCH)
     assert mpi.with_launcher(torch) is torch

@@ -154,7 +154,7 @@ def test_an_mpi_job_computes_over_two_pods(site: Site) -> None:
         framework: mpi
         image: registry.example/mpi:1
         command: mpirun python3 /sum.py
-        roles: {worker: {count: 2, cpus: 0.5, memory: 128Mi}}
+        roles: {worker: {count: 2, cpus: 0.5, memory: 256Mi}}
         """,
     )
     said = site.do("submit", "mpi.yaml", "--follow").stdout
@@ -167,7 +167,7 @@ def test_an_mpi_job_computes_over_two_pods(site: Site) -> None:
         framework: mpi
         image: registry.example/mpi:1
         command: mpirun sh -c 'exit $((OMPI_COMM_WORLD_RANK * 7))'
-        roles: {worker: {count: 2, cpus: 0.5, memory: 128Mi}}
+        roles: {worker: {count: 2, cpus: 0.5, memory: 256Mi}}
         max_restarts: 0
         """,
     )

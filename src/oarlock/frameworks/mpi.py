@@ -15,8 +15,8 @@ from oarlock.frameworks import clusters
 from oarlock.spec import jobfile, roles
 
 HOSTFILE = "hostfile"
-LAUNCHER_MEMORY = "64Mi"
-"""The memory of mpirun itself, where memory is counted."""
+LAUNCHER_MEMORY = "256Mi"
+"""The memory of mpirun and of the agent, where memory is counted."""
 
 
 def with_launcher(spec: jobfile.JobSpec) -> jobfile.JobSpec:

@@ -97,7 +97,7 @@ def limit(spec: jobfile.JobSpec, role: roles.RoleName, gang: Iterable[attempts.T
     """Return the most that a task of this role may use, by its job file. Absent amounts are not limited.
 
     MPI's launcher itself starts the processes of the workers that share its machine, so it may use the holdings of
-    those workers of its `gang` too.
+    those workers of its `gang` too. In pods it starts none: `gang` is empty there.
     """
     workers = 0
     if role is roles.RoleName.LAUNCHER and _holds_slots(spec, _WORKER):

@@ -188,7 +188,7 @@ def _launches(
                 share_milli=claims[task.role, task.index].amount.gpu_milli,
             ),
             holding=claims[task.role, task.index],
-            limit=assigning.limit(job.spec, task.role, gang),
+            limit=assigning.limit(job.spec, task.role, () if settings.shell else gang),
             container=container,
         )
         for task in action.tasks
