@@ -20,8 +20,8 @@ from oarlock import train
 from oarlock.train.servers import __main__ as program
 from oarlock.train.servers import addresses, snapshots
 
-KILLS = 5
-STEPS = 12 * KILLS
+BETWEEN = 12
+"""The steps from one kill to the next."""
 
 
 def serve(environ: dict[str, str], log: Path) -> None:
@@ -75,7 +75,7 @@ def net() -> nn.Sequential:
     return nn.Sequential(nn.Linear(6, 20), nn.Tanh(), nn.Linear(20, 3)).double()
 
 
-def pestered(folder: Path, momentum: float = 0.0, **mode: Any) -> None:
+def pestered(folder: Path, kills: int, momentum: float = 0.0, **mode: Any) -> None:
     """A run that waits for each kill. Out of step, every gradient of the last bias is 1, so that all can be counted."""
     world = train.init()
     model = net()
@@ -84,12 +84,12 @@ def pestered(folder: Path, momentum: float = 0.0, **mode: Any) -> None:
     generator = torch.Generator().manual_seed(5)
     x, y = torch.randn(96, 6, generator=generator).double(), torch.randint(0, 3, (96,), generator=generator)
     batches = train.Batches((x, y), 4, seed=3)
-    with train.Session(model=model, optimizer=optimizer, batches=batches, total_steps=STEPS) as session:
+    with train.Session(model=model, optimizer=optimizer, batches=batches, total_steps=BETWEEN * kills) as session:
         for a, b in session.steps(batches):
             if world.is_chief:
                 (folder / f"step-{session.step}").touch()
-                if session.step % 12 == 8:  # the server was killed in one of the last steps
-                    wait_for(folder / f"killed-{session.step // 12}")
+                if session.step % BETWEEN == 8:  # the server was killed in one of the last steps
+                    wait_for(folder / f"killed-{session.step // BETWEEN}")
             optimizer.zero_grad()
             (model(a).sum(1).mean() if mode else nn.functional.cross_entropy(model(a), b)).backward()
             time.sleep(0.01)
@@ -103,8 +103,9 @@ def wait_for(path: Path, unless: Callable[[], bool] = lambda: False) -> None:
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("kills", [5, pytest.param(100, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("mode", ["sync", "async", "momentum"])
-def test_servers_are_killed_at_any_step(tmp_path: Path, mode: str) -> None:
+def test_servers_are_killed_at_any_step(tmp_path: Path, mode: str, kills: int) -> None:
     """One of two servers is killed every dozen steps. In lockstep the weights are those of an undisturbed run, unless a
     server said that its optimizer's state is older; out of it each gradient is applied once.
     """
@@ -113,8 +114,8 @@ def test_servers_are_killed_at_any_step(tmp_path: Path, mode: str) -> None:
     with house(tmp_path, 2) as servers:
 
         def pester() -> None:
-            for kill in range(KILLS):
-                wait_for(tmp_path / f"step-{12 * kill + 5}", over.is_set)
+            for kill in range(kills):
+                wait_for(tmp_path / f"step-{BETWEEN * kill + 5}", over.is_set)
                 servers.kill(kill % 2)
                 (tmp_path / f"killed-{kill}").touch()
 
@@ -122,37 +123,37 @@ def test_servers_are_killed_at_any_step(tmp_path: Path, mode: str) -> None:
         thread.start()
         env = farm.variables(servers.addresses)
         try:
-            codes = crew.run(target, tmp_path, folder=tmp_path, env=env, timeout_s=400)
+            codes = crew.run(target, tmp_path, kills, folder=tmp_path, env=env, timeout_s=80.0 * kills)
         finally:
             over.set()
             thread.join()
     said = crew.output(tmp_path) + servers.log.read_text()
     assert codes == [0, 0], said
-    assert said.count("parameter server at") == 2 + KILLS
+    assert said.count("parameter server at") == 2 + kills
     first, second = (torch.load(tmp_path / f"taught-{rank}.pt", weights_only=True) for rank in range(2))
     for name in first:
         assert torch.equal(first[name], second[name])
     if mode == "async":
-        torch.testing.assert_close(first["2.bias"], net().state_dict()["2.bias"] - 0.1 * 2 * STEPS)
+        torch.testing.assert_close(first["2.bias"], net().state_dict()["2.bias"] - 0.1 * 2 * BETWEEN * kills)
         return
     undisturbed = tmp_path / "undisturbed"
     undisturbed.mkdir()
-    for kill in range(KILLS):
+    for kill in range(kills):
         (undisturbed / f"killed-{kill}").touch()
     with farm.running(2) as calm:
-        assert crew.run(target, undisturbed, folder=undisturbed, env=farm.variables(calm)) == [0, 0]
+        assert crew.run(target, undisturbed, kills, folder=undisturbed, env=farm.variables(calm)) == [0, 0]
     expected = torch.load(undisturbed / "taught-0.pt", weights_only=True)
     if mode == "sync" or "optimizer's state" not in said:
         for name in first:
             assert torch.equal(first[name], expected[name]), "a step was lost"
 
 
-def pestered_apart(folder: Path) -> None:
-    pestered(folder, sync=False)
+def pestered_apart(folder: Path, kills: int) -> None:
+    pestered(folder, kills, sync=False)
 
 
-def pestered_in_motion(folder: Path) -> None:
-    pestered(folder, momentum=0.9)
+def pestered_in_motion(folder: Path, kills: int) -> None:
+    pestered(folder, kills, momentum=0.9)
 
 
 def orphaned(folder: Path) -> None:
