@@ -80,7 +80,7 @@ class Cluster:
         if request.path == resources.API:
             if not self.defined:
                 return _answer(404, {"message": "the server could not find the requested resource"})
-            return _answer(200, {"resources": [{"name": "oarlockjobs"}]})
+            return _answer(200, {"resources": [{"name": "oarlockjobs", "verbs": ["create", "list"]}]})
         if request.method == "GET" and request.path.startswith("/api/v1/namespaces/"):
             uid = self.namespaces.get(request.path.rpartition("/")[2])
             return _answer(200, {"metadata": {"uid": uid}}) if uid else _answer(403, {"reason": "Forbidden"})

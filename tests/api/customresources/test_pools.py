@@ -267,3 +267,28 @@ async def test_a_user_without_the_cluster_role_reaches_no_pool(office: Office) -
         said = await office.apply("research", "a-token", fails=True, limit={"gpus": 64})
         assert "forbidden" in said.lower()
         assert (await office.pool("research")).limit == {"gpus": 2.0}
+
+
+async def test_a_definition_that_is_deleted_takes_no_pool_with_it(office: Office) -> None:
+    """Its objects go, and come back with it."""
+    definition = definitions.pool_definition()
+    path = f"{desks.DEFINITIONS}/{definition['metadata']['name']}"
+    async with office.serving():
+        await office.apply("research", limit={"gpus": 2})
+        before = await office.object("research", generation_is_known)
+        await office.admin.delete(path)
+
+        async def gone() -> bool | None:
+            try:
+                await office.admin.get(path, objects.Bare)
+            except errors.NotFound:
+                return True
+            return None
+
+        await until(gone, "the definition is gone")
+        await asyncio.sleep(3)  # time to remove the pool
+        assert (await office.pool("research")).limit == {"gpus": 2.0}
+        await office.admin.create(desks.DEFINITIONS, definition, objects.Bare)
+        after = await office.object("research", generation_is_known)
+        assert before["metadata"]["uid"] != after["metadata"]["uid"]
+        assert (await office.pool("research")).limit == {"gpus": 2.0}

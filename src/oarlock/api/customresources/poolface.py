@@ -34,6 +34,8 @@ from oarlock.store import stores
 PERIOD_S = 2.0
 """The status is written so often, where it has changed."""
 PAUSE_S = 5.0
+DELETED_S = 1.0
+"""A pool is removed so long after its object was deleted: by then discovery tells that the definition itself goes."""
 APPLIED, CONFLICT = "Applied", "Conflict"
 FIELDS = definitions.PoolResource.__struct_fields__
 
@@ -64,6 +66,10 @@ class Objects(Protocol):
 
     def take_deleted(self) -> set[str]:
         """Return the names of the objects that were deleted since the last call, and are not there again."""
+        ...
+
+    async def is_defined(self) -> bool:
+        """Return whether the cluster has the kind, and does not delete it with all its objects."""
         ...
 
     async def create(self, name: str, spec: dict[str, Any]) -> None: ...
@@ -131,6 +137,10 @@ class Face:
             await self._objects.renew()
             self._objects.take_deleted()
         deleted = self._objects.take_deleted()
+        if deleted:
+            await asyncio.sleep(DELETED_S)
+            if not await self._objects.is_defined():
+                deleted = set()
         declared, states = await self._services.store.read(_states)
         found = self._objects.items
         for name in sorted(declared.keys() | found.keys(), key=lambda name: _depth(name, declared, found)):

@@ -54,6 +54,9 @@ class OarlockPools:
                 _log.warning("kubernetes.definition_unknown", error=str(error))
             await asyncio.sleep(LOOK_AGAIN_S)
 
+    async def is_defined(self) -> bool:
+        return await projecting.defined(self._api, PLURAL)
+
     async def renew(self) -> None:
         await self._watch.renew()
 

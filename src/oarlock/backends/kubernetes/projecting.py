@@ -147,16 +147,17 @@ async def identity(api: client.Client, namespace: str) -> str | None:
 
 
 async def defined(api: client.Client, plural: str = PLURAL) -> bool:
-    """Return whether the cluster has the definition."""
+    """Return whether the cluster has the definition. One that is being deleted takes no objects, and does not count."""
     try:
         found = await api.get(resources.API, Resources)
     except errors.NotFound:
         return False
-    return any(one.name == plural for one in found.resources)
+    return any(one.name == plural and "create" in one.verbs for one in found.resources)
 
 
 class ResourceName(msgspec.Struct, frozen=True):
     name: str = ""
+    verbs: tuple[str, ...] = ()
 
 
 class Resources(msgspec.Struct, frozen=True):
