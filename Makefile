@@ -108,7 +108,7 @@ test-node: setup-dev  ## jobs on a cluster that runs pods (KUBECONFIG=file)
 	$(BIN)/python -m pytest -m node -n 0 --timeout=900 tests/node $(ARGS)
 
 bench-train: setup-dev  ## training over slow links, and its checkpoints (root: it makes network namespaces; half an hour)
-	$(BIN)/python -m bench $(or $(ROWS),together saving working serving reducing) $(ARGS)
+	$(BIN)/python -m bench $(or $(ROWS),together saving working serving reducing advising) $(ARGS)
 
 bench-kube: setup-dev  ## launches on Kubernetes, against the stock scheduler (KUBEBUILDER_ASSETS=folder, with kube-scheduler)
 	$(BIN)/python -m bench kube objects $(ARGS)

@@ -17,6 +17,8 @@ from rich import console as consoles
 from rich import table as tables
 
 from bench import (
+    accuracy,
+    advising,
     commandline,
     drain,
     elastic,
@@ -65,6 +67,9 @@ TRAIN = {
     "working": working.run,
     "serving": serving.run,
     "reducing": reducing.run,
+    "advising": advising.run,
+    "accuracy-digits": accuracy.digits,
+    "accuracy-text": accuracy.text,
 }
 """By themselves, with `make bench-train`: they need root, and half an hour."""
 

@@ -1,0 +1,25 @@
+"""A script whose computing is a sleep, so that many processes share two cores without slowing each other."""
+
+import time
+
+import torch
+from torch import nn
+
+from oarlock import train
+
+SLEEP_S = 1.0
+PER_RANK = 8
+
+torch.set_num_threads(1)
+world = train.init()
+model = nn.Sequential(*[nn.Linear(1256, 1256) for _ in range(4)])
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+train.data_parallel(model, optimizer)
+batches = train.Batches((torch.zeros(100_000, 1),), PER_RANK, seed=1)
+
+with train.Session(model=model, optimizer=optimizer, batches=batches, resume=False) as session:
+    for _ in session.steps(batches, epochs=1000):
+        time.sleep(SLEEP_S)
+        optimizer.zero_grad()
+        model(torch.zeros(1, 1256)).sum().backward()
+        optimizer.step()
