@@ -17,10 +17,13 @@ if TYPE_CHECKING:
     from tests import objectstores
 
 # Examples are the same on every run, so that a red build can be repeated; the soak tests draw new ones.
-hypothesis.settings.register_profile("suite", deadline=None, derandomize=True, database=None, max_examples=33)
+hypothesis.settings.register_profile("suite", deadline=None, derandomize=True, database=None, max_examples=25)
 hypothesis.settings.register_profile("full", deadline=None, derandomize=True, database=None, max_examples=100)
 hypothesis.settings.register_profile("soak", deadline=None, print_blob=True, database=None)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
+
+# Threads of torch that wait for each other spin, and take the cores of the other workers.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # A shell that starts the suite in the background has it ignore Ctrl-C, and so would whatever the tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

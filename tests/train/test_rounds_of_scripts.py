@@ -114,7 +114,9 @@ def averages(world: Any, model: Any, optimizer: Any, batches: Any, state: dict[s
     return step
 
 
-@pytest.mark.parametrize(("habit", "most"), [(scales, 1), (gathers, 3), (averages, 1)])
+@pytest.mark.parametrize(
+    ("habit", "most"), [(scales, 1), (gathers, 3), pytest.param(averages, 1, marks=pytest.mark.long)]
+)
 def test_a_loss_costs_a_step_whatever_a_script_does_with_its_gradients(
     tmp_path: Path, habit: Callable[..., Any], most: int
 ) -> None:

@@ -126,6 +126,14 @@ def start(home: Path) -> Iterator[Callable[..., Server]]:
         one.close()
 
 
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server that no test ends or hinders."""
+    one = Server(tmp_path_factory.mktemp("shared") / "home").ready()
+    yield one
+    one.close()
+
+
 def test_a_first_start_makes_a_home_that_only_its_owner_reads(start: Callable[..., Server], home: Path) -> None:
     server = start().ready()
     for name in ("token", "task-secret", "server.json", "oarlock.db", "server.log"):
@@ -140,8 +148,8 @@ def test_a_first_start_makes_a_home_that_only_its_owner_reads(start: Callable[..
     assert token not in (home / "server.log").read_text()
 
 
-def test_a_job_runs_and_its_log_arrives(start: Callable[..., Server]) -> None:
-    server = start().ready()
+def test_a_job_runs_and_its_log_arrives(shared: Server) -> None:
+    server = shared
     wait_for(lambda: server.ask("GET", "/readyz")[0] == 200)
     spec = {"command": "echo hello from $OARLOCK_ROLE; exit 3", "framework": "plain", "max_restarts": 0, "name": "hi"}
     status, job = server.ask("POST", "/api/v1/jobs", {"spec": spec})
@@ -282,8 +290,8 @@ def test_long_polls_and_streams_do_not_hold_up_the_end(start: Callable[..., Serv
         connection.close()
 
 
-def test_a_request_that_is_not_http_or_half_of_it_is_answered_or_closed(start: Callable[..., Server]) -> None:
-    server = start().ready()
+def test_a_request_that_is_not_http_or_half_of_it_is_answered_or_closed(shared: Server) -> None:
+    server = shared
     token = (server.home / "token").read_text().strip()
     head = f"POST /api/v1/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {token}\r\n".encode()
     for data in (
@@ -450,6 +458,7 @@ def test_a_server_that_cannot_announce_itself_ends_and_says_why(tmp_path: Path) 
     assert "not_begun" in (tmp_path / "server.log").read_text()
 
 
+@pytest.mark.long
 def test_an_armed_failpoint_kills_the_server_there(start: Callable[..., Server]) -> None:
     server = start(env={"OARLOCK_FAILPOINT": "store.before_commit:1"})
     assert server.process.wait(timeout=280) == -9
