@@ -11,7 +11,8 @@ from tests.api.jobs import test_outlook
 from tests.web import browsers
 
 from oarlock.display.jobs import stragglers
-from oarlock.spec import attempts, events, jobs, phases, roles
+from oarlock.spec import attempts, events, jobs, phases, refusals, roles
+from oarlock.web.pages import job as jobpage
 from oarlock.web.pages import jobsections
 
 RANKS = 512
@@ -153,6 +154,17 @@ async def test_why_it_waits_as_bars_an_axis_and_a_button_that_starts_it(
     async with rig.browser("vera") as browser:
         answer = await browser.post(f"/jobs/{job.id}/set", data={"min": "1"}, headers=browsers.OURS)
         assert answer.status_code == 403
+
+
+def test_a_resource_of_which_the_refusal_tells_nothing_has_no_bar() -> None:
+    told = refusals.Refusal(
+        code=refusals.Code.POOL_SHARE,
+        message="",
+        needed={"cpus": 2.0, "gpus": 2.0},
+        free={"gpus": 1.0},
+        total={"gpus": 2.0},
+    )
+    assert [one["resource"] for one in jobpage._bars(told)] == ["gpus"]
 
 
 async def test_run_again_makes_one_job_with_the_same_code(rig: browsers.WebRig) -> None:

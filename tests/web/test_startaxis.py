@@ -38,6 +38,14 @@ def test_the_range_is_told_and_lies_on_the_axis(told: plans.Forecast, words: str
     assert 2 <= len(axis.ticks) <= startaxis.MOST_TICKS + 1
 
 
+@pytest.mark.parametrize("latest", [10.0, 70.0, 600.0, 5600.0, 30_000.0, 100_000.0, 1e6, 3e7])
+def test_no_two_ticks_have_the_same_words(latest: float) -> None:
+    axis = startaxis.draw(forecast(None, latest), (), NOW)
+    assert axis is not None
+    words = [one.words for one in axis.ticks]
+    assert len(set(words)) == len(words) >= 2, words
+
+
 @pytest.mark.parametrize(
     "told", [None, forecast(None, None), forecast(5.0, 5.0, plans.When.NOW), forecast(None, 1e300)]
 )

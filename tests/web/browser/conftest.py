@@ -1,5 +1,6 @@
 """A real browser before a real server: the system's Chromium, or the program that OARLOCK_BROWSER names.
 
+One browser serves all tests. Each test has a context of its own: cookies, cache and storage. So all tests share a loop.
 Every page that a test opens is watched: an error on the console, a broken content policy, or a request to another host
 fails the test.
 """
@@ -10,20 +11,38 @@ import os
 import re
 import shutil
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 import pytest_asyncio
 from tests.e2e import shell as shells
+from tests.web.browser import stills
 
 if TYPE_CHECKING:
-    from playwright.async_api import BrowserContext, Page
+    from playwright.async_api import Browser, BrowserContext, Page
 
 PROGRAM = os.environ.get("OARLOCK_BROWSER") or shutil.which("chromium") or shutil.which("chromium-browser") or ""
 FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update")
 FLAGS += ("--disable-sync", "--no-first-run", "--font-render-hinting=none")
 PATIENCE_MS = 120_000
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents and pytest_asyncio.is_async_test(item):
+            item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def chromium() -> AsyncIterator[Browser]:
+    from playwright.async_api import async_playwright
+
+    async with async_playwright() as playwright:
+        made = await playwright.chromium.launch(executable_path=PROGRAM, args=list(FLAGS))
+        yield made
+        await made.close()
 
 
 @pytest.fixture(scope="module")
@@ -68,23 +87,29 @@ async def until(page: Page, expression: str) -> None:
         await page.wait_for_timeout(50)
 
 
-@pytest_asyncio.fixture
-async def browser(shell: shells.Shell, request: pytest.FixtureRequest) -> AsyncIterator[Watched]:
-    """A browser that is logged in by a link. A test may give settings of its context by `indirect`."""
-    from playwright.async_api import async_playwright
-
+@pytest_asyncio.fixture(loop_scope="session")
+async def browser(chromium: Browser, shell: shells.Shell, request: pytest.FixtureRequest) -> AsyncIterator[Watched]:
+    """A context that is logged in by a link. A test may give its settings by `indirect`."""
     settings = {"viewport": {"width": 1280, "height": 800}, **getattr(request, "param", {})}
-    async with async_playwright() as playwright:
-        chromium = await playwright.chromium.launch(executable_path=PROGRAM, args=list(FLAGS))
-        context = await chromium.new_context(**settings)
-        link = shell.do("ui", "--print").stdout.strip()  # only now: it is good for a minute
-        watched = Watched(context, link.partition("/login#")[0])
-        page = await watched.page(link.removeprefix(watched.url))
-        if settings.get("java_script_enabled") is False:
-            await page.fill("input[name=secret]", parse_qs(urlsplit(link).fragment)["code"][0])
-            await page.click("#login button")
-        await page.wait_for_selector("h1:text-is('Home')")
-        await page.close()
-        yield watched
-        await chromium.close()
+    context = await chromium.new_context(**settings)
+    link = shell.do("ui", "--print").stdout.strip()  # only now: it is good for a minute
+    watched = Watched(context, link.partition("/login#")[0])
+    page = await watched.page(link.removeprefix(watched.url))
+    if settings.get("java_script_enabled") is False:
+        await page.fill("input[name=secret]", parse_qs(urlsplit(link).fragment)["code"][0])
+        await page.click("#login button")
+    await page.wait_for_selector("h1:text-is('Home')")
+    await page.close()
+    yield watched
+    await context.close()
     assert watched.faults == []
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def still(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[dict[str, stills.Still]]:
+    """Servers that stand still, without jobs and with some."""
+    async with (
+        stills.serving(tmp_path_factory.mktemp("empty"), full=False) as empty,
+        stills.serving(tmp_path_factory.mktemp("full"), full=True) as full,
+    ):
+        yield {"empty": empty, "full": full}

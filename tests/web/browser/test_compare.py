@@ -8,6 +8,7 @@ from tests.web.browser import conftest, test_story
 
 pytestmark = pytest.mark.browser
 
+LOSS, OTHER = "figure[data-name=loss]", 'figure[data-name="layer/000/norm"]'
 LINES = "[...document.querySelectorAll('figure[data-name=loss] .u-series:not(.bound) .u-label')].length - 1"
 
 
@@ -26,6 +27,17 @@ async def test_two_runs_side_by_side(shell: shells.Shell, browser: conftest.Watc
     assert await page.evaluate(LINES) == 2
     label = await page.locator("figure[data-name=loss] .plot").get_attribute("aria-label")
     assert label == "loss: 1200 points, marks: 0"
+
+    await page.wait_for_selector(f"{OTHER} canvas")
+    await page.locator(OTHER).scroll_into_view_if_needed()
+    box = await page.locator(f"{OTHER} .u-over").bounding_box()
+    assert box is not None
+    await page.mouse.move(box["x"] + box["width"] / 3, box["y"] + box["height"] / 2)
+    steps = [f"document.querySelector('{one} .u-legend .u-value').textContent" for one in (LOSS, OTHER)]
+    await conftest.until(page, f"{steps[0]} !== '--' && {steps[0]} === {steps[1]}")
+    first = await page.evaluate(steps[0])
+    await page.mouse.move(box["x"] + box["width"] * 2 / 3, box["y"] + box["height"] / 2)
+    await conftest.until(page, f"{steps[1]} !== '{first}' && {steps[0]} === {steps[1]}")
 
     async with page.expect_download() as saved:
         await page.click("figure[data-name=loss] button:text-is('PNG')")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from pathlib import Path
@@ -118,53 +117,3 @@ async def test_every_page_says_that_the_session_has_ended(browser: conftest.Watc
     assert asked == [], "no page asks again"
     for page in pages:
         assert "The session has ended" in await page.locator("#connection").inner_text()
-
-
-@pytest.mark.parametrize(
-    "browser",
-    [
-        {"color_scheme": scheme, "viewport": {"width": width, "height": 800}}
-        for scheme, width in (("light", 1280), ("dark", 360))
-    ],
-    indirect=True,
-    ids=["light and wide", "dark and narrow"],
-)
-async def test_no_page_keeps_anybody_out(shell: shells.Shell, browser: conftest.Watched) -> None:
-    from axe_playwright_python.async_playwright import Axe
-
-    shell.write(
-        "train.py",
-        REPORTING + "print('a line')\nprint('\\x1b[31mred\\x1b[0m \\x1b[42mground\\x1b[0m')\nraise SystemExit(3)\n",
-    )
-    shell.do("run", "--max-restarts", "0", "--name", "fails", "--", "python", "train.py", code=3)
-    found = {}
-    browser.lost = True  # one of the pages is not there
-    for path in (
-        "/",
-        "/jobs",
-        "/jobs/fails",
-        "/jobs/fails?sections=all",
-        "/jobs/fails/ranks/worker-0",
-        "/jobs/fails/log",
-        "/jobs/fails/metrics",
-        "/jobs/fails/log?q=line&times=yes",
-        "/compare?job=fails&name=loss",
-        "/cluster",
-        "/pools",
-        "/pools/edit?pool=default",
-        "/usage",
-        "/submit",
-        "/simulate",
-        "/users?user=root",
-        "/server",
-        "/sessions",
-        "/login",
-        "/nowhere",
-    ):
-        page = await browser.page(path)
-        answer = await Axe().run(page, options={"runOnly": ["wcag2a", "wcag2aa", "wcag21aa", "wcag22aa"]})
-        found[path] = [(one["id"], one["nodes"][0]["html"][:200]) for one in answer.response["violations"]]
-        wide = await page.evaluate("document.documentElement.scrollWidth - innerWidth")
-        assert wide <= 0, f"{path} scrolls sideways"
-        await page.close()
-    assert not any(found.values()), json.dumps(found, indent=1)

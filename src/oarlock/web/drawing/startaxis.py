@@ -65,4 +65,9 @@ def _words(first: float, last: float) -> str:
 
 
 def _tick(seconds: float) -> str:
-    return durations.age(seconds) if seconds else "now"
+    """Return `now`, `20m`, `1h 20m`, `2d 12h`: two ticks never have the same words."""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    parts = ((days, "d"), (hours, "h"), (minutes, "m"), (rest, "s"))
+    return " ".join(f"{count}{unit}" for count, unit in parts if count) or "now"

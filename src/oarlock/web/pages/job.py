@@ -196,7 +196,9 @@ def _bars(refusal: Any) -> list[dict[str, Any]]:
         return []
     found = []
     for resource, needed in refusal.needed.items():
-        free = refusal.free.get(resource, 0.0)
+        if resource not in refusal.free:
+            continue  # a pool that lacks one resource tells nothing about the others
+        free = refusal.free[resource]
         held = max(0.0, refusal.total.get(resource, 0.0) - free)
         full = max(needed, free + held) or 1.0
         found.append(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 from oarlock.spec.access import users
 from oarlock.web import routing, visits
 
@@ -12,7 +10,7 @@ REFRESH_S = 10
 
 async def show(visit: visits.Visit) -> routing.Filled:
     state = await visit.client.server_state()
-    now = time.time() + (visit.client.clock_skew_s() or 0.0)
+    now = (await visit.client.summaries(limit=1)).now
     facts = {"server": visit.server, "state": state, "now": now, "refresh": REFRESH_S}
     return routing.Filled(template="administration/server.html", facts=facts)
 

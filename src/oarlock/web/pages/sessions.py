@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 from starlette import responses
 
 from oarlock.web import routing, visits
@@ -11,7 +9,7 @@ from oarlock.web import routing, visits
 
 async def show(visit: visits.Visit) -> routing.Filled:
     found = await visit.client.sessions()
-    now = time.time() + (visit.client.clock_skew_s() or 0.0)
+    now = (await visit.client.summaries(limit=1)).now
     return routing.Filled(template="administration/sessions.html", facts={"sessions": found[::-1], "now": now})
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -169,7 +168,7 @@ def _recorded(text: str) -> bool:
 
 async def _own(visit: visits.Visit) -> dict[str, Any]:
     """Return the jobs of the last week that the user may see and that have run, as a workload."""
-    now = time.time() + (visit.client.clock_skew_s() or 0.0)
+    now = (await visit.client.summaries(limit=1)).now
     found = await visit.client.jobs(since=now - WEEK_S, limit=MOST_RECORDED, ascending=True)
     ran = [job for job in found if job.processed_s > 0]
     if not ran:

@@ -142,7 +142,8 @@
     );
     drawn.set(figure, made);
     const count = told.series.reduce((sum, one) => sum + one.count, 0);
-    place.setAttribute("role", "img");
+    place.setAttribute("role", "group"); // and no picture: its legend can be reached
+    place.querySelector(".u-legend").tabIndex = 0; // it scrolls where it is long
     place.setAttribute("aria-label", `${figure.dataset.name}: ${count} points, marks: ${vertical.length}`);
   };
 

@@ -1,0 +1,162 @@
+"""Pages that stand still: a server in this process with fixed jobs, whose clock does not move, behind a real socket.
+
+The same page has the same text and the same pixels in every run, so that both can be compared with what is stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import uvicorn
+from tests.api import rig as rigs
+from tests.api.cluster import test_history
+from tests.api.jobs import test_outlook
+from tests.web import browsers
+
+from oarlock.data import storage
+from oarlock.spec import attempts, events, intents, jobs
+from oarlock.spec.cluster import pools
+
+EMPTY = {
+    "home": "/",
+    "jobs": "/jobs",
+    "compare": "/compare",
+    "cluster": "/cluster",
+    "pools": "/pools",
+    "pool": "/pools/edit?pool=default",
+    "usage": "/usage",
+    "submit": "/submit",
+    "simulate": "/simulate",
+    "users": "/users",
+    "server": "/server",
+    "sessions": "/sessions",
+    "login": "/login",
+    "missing": "/nowhere",
+}
+FULL = {
+    **EMPTY,
+    "job-waits": "/jobs/waits",
+    "job-runs": "/jobs/runs?sections=all",
+    "job-failed": "/jobs/fails?sections=all",
+    "job-halted": "/jobs/rests",
+    "rank": "/jobs/fails/ranks/worker-0",
+    "log": "/jobs/fails/log",
+    "log-search": "/jobs/fails/log?q=line&times=yes",
+    "metrics": "/jobs/runs/metrics",
+    "metric": "/jobs/runs/metrics?name=loss",
+    "compare": "/compare?job=runs&job=fails&name=loss",
+    "tokens": "/users?user=ann",
+    "jobs-none": "/jobs?text=nothing+like+this",
+}
+
+
+PAGES = {"empty": EMPTY, "full": FULL}
+"""The pages of a server without jobs, and of one with jobs, by name."""
+
+
+class Still(NamedTuple):
+    """The address of a server that stands still, and the cookies of its administrator's one session."""
+
+    url: str
+    cookies: list[Any]
+
+
+@contextlib.asynccontextmanager
+async def serving(folder: Path, *, full: bool) -> AsyncIterator[Still]:
+    rig = browsers.WebRig(folder / "server")
+    with pytest.MonkeyPatch.context() as patch:
+        rig.take_time(patch)
+        test_outlook.stretch(rig)
+        async with rig.running():
+            await rig.prepare()
+            if full:
+                await _fill(rig)
+            config = uvicorn.Config(rig.app, port=0, log_level="error", lifespan="off", timeout_graceful_shutdown=1)
+            server = uvicorn.Server(config)
+            patch.setattr(server, "capture_signals", contextlib.nullcontext)
+            serving = asyncio.create_task(server.serve())
+            while not server.started:  # noqa: ASYNC110  (uvicorn tells it by this flag alone)
+                await asyncio.sleep(0.01)
+            port = server.servers[0].sockets[0].getsockname()[1]
+            url = f"http://127.0.0.1:{port}"
+            async with rig.browser("root") as browser:
+                cookies = [{"name": one.name, "value": one.value or "", "url": url} for one in browser.cookies.jar]
+            yield Still(url, cookies)
+            rig.wakes.close()
+            server.should_exit = True
+            await serving
+
+
+async def _fill(rig: browsers.WebRig) -> None:
+    for one in (
+        pools.Pool(name="default", share={"gpus": 99.0}),
+        pools.Pool(name="research", share={"gpus": 1.0}),
+        pools.Pool(name="vision", parent="research", limit={"gpus": 1.0}),
+    ):
+        await rig.store.write(lambda tx, one=one: tx.put_pool(one))
+    await test_history.ran(rig, "before", 600)
+    await _failed(rig)
+    halted = await rig.submit("ann", name="rests", max_restarts=0)
+    await rig.happen(halted.id, events.Intended(intent=intents.Intent.HALT, by="ann"))
+    for number in range(5):
+        await rig.end((await rig.launch(await rig.submit("bob", name=f"done-{number}"))).id)
+    runs = await test_outlook.fill(rig, "runs", 1, "ann", timeout="1h", roles={"worker": {"gpus": 1}})
+    await _told(rig, runs)
+    await rig.launch(await rig.submit("bob", name="loads"))
+    await rig.submit("ann", name="waits", roles={"worker": {"count": 2, "gpus": 1}})
+    await rig.submit("bob", name="behind", timeout="30m", roles={"worker": {"gpus": 2}})
+    rig.clock.now += 90
+    _measured(rig)
+
+
+async def _failed(rig: browsers.WebRig) -> jobs.Job:
+    job = await rig.launch(await rig.submit("ann", name="fails", max_restarts=0, env={"SEED": "seven"}))
+    key = rigs.key_of(job)
+    await rig.happen(
+        job.id,
+        events.TaskRegistered(key=key, address="127.0.0.1"),
+        events.TaskReported(key=key, phase="PROCESSING"),
+        events.StacksAsked(attempt=1, task="worker-0", message="it hangs"),
+        events.StacksTaken(key=key, request=1, stacks={"0": 'File "train.py", line 88, in step\n  all_reduce'}),
+    )
+    text = b"".join(b"line %d\n" % number for number in range(40))
+    red = b"\x1b[31mred\x1b[0m \x1b[42mground\x1b[0m\n"
+    await rig.logs.append(key, "stdout.0", 0, text + red, at=rig.clock.now)
+    await rig.logs.append(key, "stderr.0", 0, b"Traceback: it has failed\n", at=rig.clock.now + 1)
+    rig.clock.now += 30
+    return await rig.end(job.id, code=3, last_lines=("Traceback: it has failed",))
+
+
+async def _told(rig: browsers.WebRig, job: jobs.Job) -> None:
+    key = rigs.key_of(job)
+    rig.clock.now += 300
+    progress = attempts.Progress(step=600, total_steps=1000, at=rig.clock.now, loss=0.25, step_s=0.5, sync_s=0.1)
+    await rig.happen(job.id, events.TaskReported(key=key, phase="PROCESSING", progress=progress))
+
+
+def _measured(rig: browsers.WebRig) -> None:
+    names = ["loss", "train/accuracy", "train/rate"]
+
+    async def series(job: str, wanted: list[str] | None = None, **asked: Any) -> list[storage.Series]:
+        begin = rig.clock.now - 300
+        return [
+            storage.Series(
+                task="worker-0",
+                process=0,
+                name=one,
+                count=100,
+                points=tuple(storage.Point(step, begin + step, 10.0 / step + place) for step in range(1, 101)),
+            )
+            for place, one in enumerate(wanted or names)
+        ]
+
+    async def named(job: str) -> list[str]:
+        return names
+
+    rig.metrics.series = series  # type: ignore[method-assign]
+    rig.metrics.names = named  # type: ignore[method-assign]

@@ -1,0 +1,96 @@
+"""Every page with and without jobs: axe in both themes and two widths, and the accessibility tree as golden text.
+
+Write the golden texts anew with OARLOCK_GOLDEN=write, and read the difference: it is what a screen reader would tell.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.web.browser import conftest, stills
+
+if TYPE_CHECKING:
+    from playwright.async_api import Browser, Page
+
+pytestmark = pytest.mark.browser
+
+GOLDEN = Path(__file__).parent / "golden"
+WRITES = os.environ.get("OARLOCK_GOLDEN") == "write"
+RULES = ["wcag2a", "wcag2aa", "wcag21aa", "wcag22aa"]
+CHECK = "(rules) => axe.run(document, { runOnly: rules, resultTypes: ['violations'] })"
+VARYING = (
+    (r"/tmp/\S+|/var/\S+/pytest\S*", "PLACE"),
+    (r"127\.0\.0\.1:\d+", "HOST"),
+)
+
+
+async def opened(chromium: Browser, still: stills.Still) -> conftest.Watched:
+    context = await chromium.new_context(
+        viewport={"width": 1280, "height": 800}, timezone_id="UTC", locale="en-GB", color_scheme="light"
+    )
+    await context.add_cookies(still.cookies)
+    watched = conftest.Watched(context, still.url)
+    watched.lost = True  # one of the pages is not there
+    return watched
+
+
+async def complete(page: Page) -> None:
+    """Wait until the page has drawn all that is in view."""
+    await page.wait_for_load_state("load")
+    await conftest.until(
+        page,
+        "[...document.querySelectorAll('[data-section]')].every((one) => 'loaded' in one.dataset"
+        " || one.getBoundingClientRect().top > innerHeight + 400)"
+        " && [...document.querySelectorAll('figure[data-name]')].every((one) => one.querySelector('canvas')"
+        " || one.getBoundingClientRect().top > innerHeight)",
+    )
+
+
+@pytest.mark.parametrize(("state", "name"), [(state, name) for state in stills.PAGES for name in stills.PAGES[state]])
+async def test_a_page_keeps_nobody_out_and_a_screen_reader_is_told_the_same_as_before(
+    chromium: Browser, still: dict[str, stills.Still], state: str, name: str
+) -> None:
+    watched = await opened(chromium, still[state])
+    page = await watched.page(stills.PAGES[state][name])
+    await complete(page)
+    told = await page.locator("body" if name == "home" else "main").aria_snapshot()
+    found = await violations(page)
+    await watched.context.close()
+    assert not found, json.dumps(found, indent=1)
+    assert watched.faults == []
+    compare(GOLDEN / f"{state}-{name}.txt", told)
+
+
+async def violations(page: Page) -> dict[str, list[Any]]:
+    """Return what axe finds in both themes and two widths, and a page that scrolls sideways."""
+    from axe_playwright_python import base
+
+    await page.evaluate(base.AXE_FILE_PATH.read_text())
+    found = {}
+    for scheme, width in (("light", 1280), ("dark", 1280), ("dark", 360), ("light", 360)):
+        await page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+        await page.set_viewport_size({"width": width, "height": 800})
+        answer = await page.evaluate(CHECK, RULES)
+        told = [(one["id"], one["nodes"][0]["html"][:200]) for one in answer["violations"]]
+        wide = await page.evaluate("document.documentElement.scrollWidth - innerWidth")
+        told += [("scrolls sideways", f"by {wide} px")] if wide > 0 else []
+        if told:
+            found[f"{scheme}, {width}"] = told
+    return found
+
+
+def compare(file: Path, told: str) -> None:
+    for pattern, word in VARYING:
+        told = re.sub(pattern, word, told)
+    if WRITES:
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(told + "\n")
+    stored = file.read_text() if file.exists() else ""
+    difference = list(difflib.unified_diff(stored.splitlines(), told.splitlines(), "stored", "now", lineterm="", n=1))
+    assert not difference, "\n".join([*difference[:60], "If that is right, write it anew: OARLOCK_GOLDEN=write"])
