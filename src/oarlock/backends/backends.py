@@ -27,6 +27,7 @@ class Container(msgspec.Struct, frozen=True, kw_only=True):
     framework: roles.Framework = roles.Framework.TORCH
     volumes: tuple[jobfile.Volume, ...] = ()
     job_name: str = ""  # for people who look at the pod
+    pool: str = ""  # whose additions to pods it gets
     owner: str = ""  # whose environments of dependencies it shares
     continues: str = ""  # the path of the checkpoint of another job that it begins from
     resource: resources.Resource | None = None  # the object of the cluster with which the task goes

@@ -158,6 +158,56 @@ def test_environments_of_dependencies_are_shared_by_the_jobs_of_one_user_alone(o
     assert told_to(one, claimed)["environments"] == "/oarlock/environments"
 
 
+PROFILES = {
+    "all": site.Profile(annotations={"example.com/cost": "42"}, env={"PROXY": "p", "HOME": "/root"}, groups=(2000,)),
+    "research": site.Profile(
+        pools=("research",),
+        env={"PROXY": "q"},
+        volumes=(jobfile.Volume(claim="shared", mount="/shared", read_only=True),),
+        runtime_class="nvidia",
+        priority_class="training",
+        groups=(3000,),
+    ),
+}
+
+
+def test_a_profile_adds_to_the_pods_of_its_pools() -> None:
+    profiled = msgspec.structs.replace(SITE, profiles=PROFILES)
+    own = (jobfile.Volume(claim="mine", mount="/mine"),)
+    pod = rendering.pod(launch(container=backends.Container(pool="research", volumes=own)), profiled, "s")
+    assert pod["metadata"]["annotations"]["example.com/cost"] == "42"
+    spec = pod["spec"]
+    assert (spec["runtimeClassName"], spec["priorityClassName"]) == ("nvidia", "training")
+    assert spec["securityContext"]["supplementalGroups"] == [2000, 3000]
+    assert spec["securityContext"]["runAsUser"] == SITE.user_id, "a profile takes nothing away"
+    env = {one["name"]: one.get("value") for one in spec["containers"][0]["env"]}
+    assert (env["PROXY"], env["HOME"]) == ("q", rendering.HOME)
+    claims = [volume["persistentVolumeClaim"]["claimName"] for volume in spec["volumes"] if "volume-" in volume["name"]]
+    assert claims == ["mine", "shared"]
+    for container in spec["containers"]:
+        mounts = {mount["mountPath"]: mount["readOnly"] for mount in container["volumeMounts"] if "readOnly" in mount}
+        assert mounts["/shared"] is True
+    assert restricted.violations(pod) == []
+    other = rendering.pod(launch(container=backends.Container(pool="default")), profiled, "s")
+    assert "runtimeClassName" not in other["spec"]
+    assert "shared" not in json.dumps(other)
+    assert {"name": "PROXY", "value": "p"} in other["spec"]["containers"][0]["env"]
+    plain = rendering.pod(launch(container=backends.Container(pool="research")), SITE, "s")
+    assert "supplementalGroups" not in plain["spec"]["securityContext"]
+
+
+def test_a_profile_is_read_from_the_settings() -> None:
+    text = """
+    [profiles.research]
+    pools = ["research"]
+    volumes = [{ claim = "scratch", mount = "/scratch" }]
+    groups = [2000]
+    """
+    told = msgspec.toml.decode(text, type=site.Site)
+    assert [one.groups for one in told.profiles_of("research")] == [(2000,)]
+    assert told.profiles_of("default") == []
+
+
 def test_without_a_claim_the_environment_ends_with_the_pod() -> None:
     one = launch(requirements="requirements.txt")
     assert told_to(one, SITE)["environments"] is None

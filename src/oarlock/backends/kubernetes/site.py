@@ -28,7 +28,7 @@ from pathlib import Path
 
 import msgspec
 
-from oarlock.spec import errors, holdings
+from oarlock.spec import errors, holdings, jobfile
 from oarlock.spec.cluster import nodes
 from oarlock.spec.input import quantities
 
@@ -89,6 +89,22 @@ class NodeClass(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         return nodes.NodeClass(name=name, model=model, most=self.max, shared=shared)
 
 
+class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Additions to the pods of all jobs, or of those in some pools. No job file can name, change or leave out one.
+
+    `env` are variables of the task's container, as if its image set them: the job's own win. `groups` are numbers of
+    further groups of all processes, as the files of a volume may need.
+    """
+
+    pools: tuple[str, ...] = ()  # empty: all
+    annotations: dict[str, str] = {}
+    env: dict[str, str] = {}
+    volumes: tuple[jobfile.Volume, ...] = ()
+    runtime_class: str = ""
+    priority_class: str = ""
+    groups: tuple[int, ...] = ()
+
+
 class Mode(StrEnum):
     BIND = "bind"  # the server binds pods itself, but for those that wait for a volume
     STEER = "steer"  # the stock scheduler binds all pods, by node affinity
@@ -135,6 +151,11 @@ class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     node_classes: dict[str, NodeClass] = {}  # that an autoscaler may add, by the value of their `class_label`
     provisioning_class: str = "best-effort-atomic-scale-up.autoscaling.x-k8s.io"  # of ProvisioningRequests
     user_id: int = 10_001  # of the processes in pods, and their group
+    profiles: dict[str, Profile] = {}
+
+    def profiles_of(self, pool: str) -> list[Profile]:
+        """Return the profiles of a job in this pool, by name: a later one wins."""
+        return [one for _, one in sorted(self.profiles.items()) if not one.pools or pool in one.pools]
 
 
 def completed(told: Site, task_secret: bytes, tls_ca: str | None) -> Site:

@@ -5,7 +5,7 @@
 
 A volume of a class with `WaitForFirstConsumer` is made once a scheduler has placed its first pod: bound by us, that pod
 would wait for ever. A gang that is not bound as a whole soon enough fails, with the scheduler's own reason, and its
-pods are removed. Each pod says by an annotation who binds it, for a server that finds the pods of another.
+pods are removed. An annotation of each pod names its scheduler, for a server that finds the pods of another.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import structlog
 
 from oarlock.backends import backends
 from oarlock.backends.kubernetes.apiserver import client, objects
-from oarlock.backends.kubernetes.pods import labels, ownpods, podstates
+from oarlock.backends.kubernetes.pods import labels, ownpods, podstates, rendering
 from oarlock.backends.kubernetes.site import Site
 from oarlock.spec import attempts, errors
 
@@ -41,7 +41,7 @@ class Claims:
 
     async def unbound(self, launches: Sequence[backends.TaskLaunch]) -> list[str]:
         """Return the claims of these tasks without a volume yet. Raises Unavailable for one that is not there."""
-        named = {volume.claim for one in launches for volume in one.container.volumes}
+        named = {volume.claim for one in launches for volume in rendering.volumes(one, self._site)}
         if launches and self._site.checkpoint_claim:
             named.add(self._site.checkpoint_claim)
         return [name for name in sorted(named) if not await self._is_bound(name)]

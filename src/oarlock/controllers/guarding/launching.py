@@ -172,6 +172,7 @@ def _launches(
         framework=job.spec.framework,
         volumes=job.spec.volumes,
         job_name=job.name,
+        pool=job.pool,
         owner=job.owner,
         continues=job.continues.path if job.continues is not None else "",
         resource=owner,

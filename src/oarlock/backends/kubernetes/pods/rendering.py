@@ -30,8 +30,8 @@ import msgspec
 from oarlock.backends import backends
 from oarlock.backends.kubernetes import amounts
 from oarlock.backends.kubernetes.pods import labels
-from oarlock.backends.kubernetes.site import Site
-from oarlock.spec import attempts, errors, holdings
+from oarlock.backends.kubernetes.site import Profile, Site
+from oarlock.spec import attempts, errors, holdings, jobfile
 from oarlock.spec.checkpoints import checkpointlocations
 
 Manifest = dict[str, Any]
@@ -82,7 +82,7 @@ def pod(one: backends.TaskLaunch, site: Site, secret: str, *, steered: bool = Fa
 
     `steered` lets the stock scheduler bind it, to the node of the plan.
     """
-    key = one.key
+    key, profiles = one.key, site.profiles_of(one.container.pool)
     bound_by = {labels.BOUND_BY: site.scheduler} if steered else {}
     return {
         "apiVersion": "v1",
@@ -91,7 +91,11 @@ def pod(one: backends.TaskLaunch, site: Site, secret: str, *, steered: bool = Fa
             "name": labels.pod_name(key),
             "namespace": site.namespace,
             "labels": labels.of_task(site.installation, key),
-            "annotations": {f"{labels.PREFIX}/name": one.container.job_name, **bound_by},
+            "annotations": {
+                **{name: text for profile in profiles for name, text in profile.annotations.items()},
+                f"{labels.PREFIX}/name": one.container.job_name,
+                **bound_by,
+            },
             **_owned(one),
         },
         "spec": {
@@ -102,11 +106,24 @@ def pod(one: backends.TaskLaunch, site: Site, secret: str, *, steered: bool = Fa
             "enableServiceLinks": False,
             "terminationGracePeriodSeconds": int(one.assignment.grace_s + LINGER_S),
             **pod_settings(site),
+            **_added(profiles, site),
             "initContainers": [_init(one, site)],
             "containers": [_task(one, site), _helper(one, site)],
             "volumes": list(_volumes(one, site, secret)),
         },
     }
+
+
+def _added(profiles: Iterable[Profile], site: Site) -> Manifest:
+    """Return the settings of a pod that its profiles add."""
+    found: Manifest = {}
+    groups = sorted({group for one in profiles for group in one.groups})
+    if groups:
+        found["securityContext"] = {**_pod_security(site), "supplementalGroups": groups}
+    for one in profiles:
+        found |= {"runtimeClassName": one.runtime_class} if one.runtime_class else {}
+        found |= {"priorityClassName": one.priority_class} if one.priority_class else {}
+    return found
 
 
 def _affinity(node: str) -> Manifest:
@@ -282,6 +299,7 @@ def _task(one: backends.TaskLaunch, site: Site) -> Manifest:
         "imagePullPolicy": site.pull_policy,
         "command": list(_AGENT),
         "env": [
+            *({"name": name, "value": value} for name, value in _variables(one, site).items()),
             {"name": "HOME", "value": HOME},
             {"name": ADDRESS_VARIABLE, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
         ],
@@ -298,6 +316,18 @@ def _task(one: backends.TaskLaunch, site: Site) -> Manifest:
             *_shared(one, site),
         ],
     }
+
+
+def _variables(one: backends.TaskLaunch, site: Site) -> dict[str, str]:
+    """Return the variables that profiles add; those of the agent stay as they are."""
+    given = {name: value for profile in site.profiles_of(one.container.pool) for name, value in profile.env.items()}
+    return {name: value for name, value in given.items() if name not in {"HOME", ADDRESS_VARIABLE}}
+
+
+def volumes(one: backends.TaskLaunch, site: Site) -> list[jobfile.Volume]:
+    """Return the claims that the pod mounts, by the job file and by the profiles."""
+    added = [volume for profile in site.profiles_of(one.container.pool) for volume in profile.volumes]
+    return [*one.container.volumes, *added]
 
 
 def _helper(one: backends.TaskLaunch, site: Site) -> Manifest:
@@ -344,7 +374,7 @@ def _shared(one: backends.TaskLaunch, site: Site) -> Iterator[Manifest]:
         other = checkpointlocations.owner(one.container.continues, root)
         if other is not None and other != mine:
             yield {"name": "checkpoints", "mountPath": f"{root}/{other}", "subPath": other, "readOnly": True}
-    for place, volume in enumerate(one.container.volumes):
+    for place, volume in enumerate(volumes(one, site)):
         yield {"name": _claim_name(place), "mountPath": volume.mount, "readOnly": volume.read_only}
 
 
@@ -362,7 +392,7 @@ def _volumes(one: backends.TaskLaunch, site: Site, secret: str) -> Iterator[Mani
     yield {"name": "assignment", "secret": {"secretName": secret, "defaultMode": 0o440, "items": items}}
     if site.checkpoint_claim:
         yield {"name": "checkpoints", "persistentVolumeClaim": {"claimName": site.checkpoint_claim}}
-    for place, volume in enumerate(one.container.volumes):
+    for place, volume in enumerate(volumes(one, site)):
         if volume.claim == site.checkpoint_claim:  # a job from before the claim was made the installation's
             raise errors.InvalidInput(
                 f"the claim {volume.claim} has the checkpoints of all jobs",
