@@ -8,7 +8,7 @@ from tests.web.browser import conftest, test_story
 
 pytestmark = pytest.mark.browser
 
-LOSS, OTHER = "figure[data-name=loss]", 'figure[data-name="layer/000/norm"]'
+NORMS = [f'figure[data-name="layer/00{number}/norm"]' for number in (0, 1)]
 LINES = "[...document.querySelectorAll('figure[data-name=loss] .u-series:not(.bound) .u-label')].length - 1"
 
 
@@ -28,16 +28,16 @@ async def test_two_runs_side_by_side(shell: shells.Shell, browser: conftest.Watc
     label = await page.locator("figure[data-name=loss] .plot").get_attribute("aria-label")
     assert label == "loss: 1200 points, marks: 0"
 
-    await page.wait_for_selector(f"{OTHER} canvas")
-    await page.locator(OTHER).scroll_into_view_if_needed()
-    box = await page.locator(f"{OTHER} .u-over").bounding_box()
+    for norm in NORMS:
+        await page.locator(norm).scroll_into_view_if_needed()
+        await page.wait_for_selector(f"{norm} canvas")
+    box = await page.locator(f"{NORMS[0]} .u-over").bounding_box()
     assert box is not None
-    await page.mouse.move(box["x"] + box["width"] / 3, box["y"] + box["height"] / 2)
-    steps = [f"document.querySelector('{one} .u-legend .u-value').textContent" for one in (LOSS, OTHER)]
-    await conftest.until(page, f"{steps[0]} !== '--' && {steps[0]} === {steps[1]}")
-    first = await page.evaluate(steps[0])
-    await page.mouse.move(box["x"] + box["width"] * 2 / 3, box["y"] + box["height"] / 2)
-    await conftest.until(page, f"{steps[1]} !== '{first}' && {steps[0]} === {steps[1]}")
+    cursors = [f"document.querySelector('{norm} .u-legend .u-value').textContent" for norm in NORMS]
+    for share, step in ((0.25, "1"), (0.75, "2")):  # both have two steps: the cursor of one moves that of the other
+        await page.mouse.move(box["x"] + share * box["width"], box["y"] + box["height"] / 2)
+        await page.wait_for_timeout(500)
+        assert [await page.evaluate(cursor) for cursor in cursors] == [step, step]
 
     async with page.expect_download() as saved:
         await page.click("figure[data-name=loss] button:text-is('PNG')")
