@@ -323,7 +323,7 @@ def test_a_new_round_is_written_for_the_survivors(rig):
     rig.server.order(round=2)
     path = rig.directory / "report/rendezvous.json"
     rigs.until(path.exists, "the second round")
-    assert json.loads(path.read_text()) == {"round": 2, "processes": [{"env": {"RANK": "7"}}], "restore": []}
+    assert json.loads(path.read_text()) == {"round": 2, "lost": 0, "processes": [{"env": {"RANK": "7"}}], "restore": []}
     assert (rig.directory / "hostfile").read_text() == "b\n"
 
 

@@ -18,9 +18,9 @@ from torch import distributed, nn
 
 from oarlock import train
 from oarlock.train import errors
-from oarlock.train.servers import addresses
+from oarlock.train.servers import addresses, remotes
 from oarlock.train.sharing import segments
-from oarlock.train.strategies import automatic, choices, dataparallel, parameterservers
+from oarlock.train.strategies import automatic, choices, dataparallel
 from oarlock.train.strategies.allreduce import AllReduce
 from oarlock.train.strategies.automatic import Measured
 
@@ -308,19 +308,19 @@ def test_the_servers_hold_one_of_two_models(tmp_path: Path) -> None:
 def refused_by_the_servers() -> None:
     """On one rank alone: while it connects, then while it exchanges."""
     for broken in ("open", "take"):
-        sound = getattr(parameterservers._Remote, broken)
+        sound = getattr(remotes.Remote, broken)
 
         def fails(self: Any, *args: Any) -> None:
             raise errors.ServerError("the server is not there")
 
         if train.rank() == 1:
-            setattr(parameterservers._Remote, broken, fails)
+            setattr(remotes.Remote, broken, fails)
         torch.manual_seed(1)
         model = nn.Linear(6, 6)
         optimizer = torch.optim.SGD(model.parameters(), 0.05)
         train.data_parallel(model, optimizer)
         some_steps(model, optimizer, 6, 14)
-        setattr(parameterservers._Remote, broken, sound)
+        setattr(remotes.Remote, broken, sound)
         assert dataparallel.strategy_of(model).choice() == {"exchange": "none"}  # type: ignore[union-attr]
         assert len(set(map(tuple, train.init().gather(model.weight.flatten().tolist())))) == 1
         os.environ[addresses.VARIABLE] = os.environ["OTHERS"]
