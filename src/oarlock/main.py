@@ -460,7 +460,7 @@ class Engine:
         self.leads = lambda: leader.epoch is not None
 
         def blanker(job: jobs.Job) -> blanking.Blanker:
-            """Return a blanker of the job's secrets. Values that are gone cannot be blanked, and not be read."""
+            """Return a blanker of the job's secrets. A value that is gone can neither be blanked nor be read."""
             values = []
             for secret in job.spec.secrets:
                 with contextlib.suppress(errors.OarlockError):

@@ -88,7 +88,7 @@ grouped = needs.mark("control groups", there=can_group())
 
 
 class LocalRig(contract.Rig):
-    """A home of its own. `groups` None: the devices of the machine; `cgroups.Cgroups()`: none."""
+    """A home of its own. `groups` None: the control groups of the machine; `cgroups.Cgroups()`: none."""
 
     def __init__(self, home: Path, *, groups: cgroups.Cgroups | None = None, **more: object) -> None:
         self.home = home

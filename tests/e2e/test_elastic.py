@@ -108,7 +108,7 @@ def test_the_others_go_on_without_a_killed_worker_and_take_its_successor_in(shel
 @pytest.mark.long
 def test_a_stopped_worker_is_left_behind_once_its_hang_is_seen(shell: shells.Shell) -> None:
     shell.write("elastic.py", SCRIPT)
-    diary, stop = Diary(shell.home.parent / "diary"), shell.home.parent / "stop"
+    diary, stop = Diary(shell.home.parent / "stopped"), shell.home.parent / "stop-stopped"
     shell.write(
         "stopped.yaml",
         f"""
@@ -134,7 +134,7 @@ def test_a_stopped_worker_is_left_behind_once_its_hang_is_seen(shell: shells.She
 @pytest.mark.long
 def test_workers_whose_connections_break_go_on_in_another_round(shell: shells.Shell) -> None:
     shell.write("elastic.py", SCRIPT)
-    diary, stop = Diary(shell.home.parent / "diary"), shell.home.parent / "stop"
+    diary, stop = Diary(shell.home.parent / "broken"), shell.home.parent / "stop-broken"
     shell.write(
         "broken.yaml",
         f"""

@@ -201,7 +201,7 @@ def test_no_gang_stops_its_own_preemptor(rounds: int) -> None:
         plan = life.step()
         starts.update(launch.job for launch in plan.launches)
         pairs.update((one.by, one.job) for one in plan.preemptions)
-    assert pairs, "there is something to see"
+    assert len(pairs) >= 5, "there is something to see"
     assert not any((victim, by) in pairs for by, victim in pairs)
     assert all(count <= max(1, starts[by]) for (by, _), count in pairs.items())
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests import marks
 from tests.train import crew, farm, scripts
 from torch import distributed, nn
 
@@ -115,7 +116,7 @@ def without_permission() -> None:
             assert strategy.figures.sent_bytes == 12 * 4 * layers * (width + 1) * width, "dense and in full precision"
 
 
-def equal_after_300_steps() -> None:
+def equal_after(steps: int) -> None:
     results = []
     for strategy in ("auto", "allreduce"):
         torch.manual_seed(1)
@@ -123,7 +124,7 @@ def equal_after_300_steps() -> None:
         optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
         train.data_parallel(model, optimizer, strategy=strategy)
         torch.manual_seed(2)
-        some_steps(model, optimizer, 6, 300)
+        some_steps(model, optimizer, 6, steps)
         results.append(torch.cat([each.detach().flatten() for each in model.parameters()]))
     assert torch.equal(*results)
     assert len(set(map(tuple, train.init().gather(results[0].tolist())))) == 1
@@ -177,11 +178,14 @@ def without_a_trace() -> None:
     assert torch.equal(*results)
 
 
-@pytest.mark.parametrize(
-    "target", [without_permission, equal_after_300_steps, over_a_slow_link, for_adam, without_a_trace]
-)
+@pytest.mark.parametrize("target", [without_permission, over_a_slow_link, for_adam, without_a_trace])
 def test_two_ranks(target: Any, tmp_path: Path) -> None:
     assert crew.run(target, folder=tmp_path) == [0, 0], crew.output(tmp_path)
+
+
+@pytest.mark.parametrize("steps", marks.long_except([300], [300, 1000]))
+def test_without_permission_the_weights_are_those_of_dense_allreduce(steps: int, tmp_path: Path) -> None:
+    assert crew.run(equal_after, steps, folder=tmp_path) == [0, 0], crew.output(tmp_path)
 
 
 def learn(folder: Path, kind: str, steps: int, stop: int | None, compression: str | None = "auto") -> None:

@@ -64,6 +64,8 @@ async def test_every_page_for_every_kind_of_session(rig: browsers.WebRig, page: 
             assert status == 403
         elif page.path == "/simulate/{job}":
             assert status == 404, "it is not a simulation"
+        elif page.path == "/jobs/{job}/set":
+            assert status == (404 if who not in OWN else 409), "it does not wait, so no change was tried for it"
         elif "{job}" in page.path or named(page) == "POST /jobs":
             assert status == (404 if who not in OWN else 200 if page.method == "GET" else 303), who
         elif named(page) == "POST /sessions":

@@ -151,6 +151,10 @@ async def test_why_it_waits_as_bars_an_axis_and_a_button_that_starts_it(
     changed = await rig.store.read(lambda view: view.job(job.id))
     assert changed is not None
     assert changed.spec.roles[roles.RoleName.WORKER].min == 1
+    async with rig.browser("bob") as browser:
+        answer = await browser.post(f"/jobs/{big.id}/set", data={"priority": "60"}, headers=browsers.OURS)
+        assert answer.status_code == 409, "it runs: the page was made while it waited"
+        assert "big is not waiting any more" in browsers.text(answer.text)
     async with rig.browser("vera") as browser:
         answer = await browser.post(f"/jobs/{job.id}/set", data={"min": "1"}, headers=browsers.OURS)
         assert answer.status_code == 403

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import asyncio
 
-from starlette import types
+from starlette import responses, types
 
 from oarlock.web import settings
 
 Settings = settings.Settings
+FAILED = (
+    "The pages could not be loaded: the installation of Oarlock has changed since the server started, or is damaged.\n"
+    "Start the server again: oarlock down, then oarlock up\n"
+)
 
 
 class Opening:
@@ -34,6 +38,12 @@ class Opening:
         await self._pages(scope, receive, send)
 
     def _opened(self) -> types.ASGIApp:
-        from oarlock.web import application
+        """Return the pages; where they cannot be imported, an answer that says so to every request."""
+        try:
+            from oarlock.web import application
 
-        return application.Pages(self._api, self._settings)
+            return application.Pages(self._api, self._settings)
+        except Exception as error:  # noqa: BLE001 - an installation that was changed may fail in any way
+            self._settings.report("pages_failed", {"error": error})
+            headers = {"cache-control": "no-store", "content-security-policy": "default-src 'none'"}
+            return responses.PlainTextResponse(FAILED, status_code=503, headers=headers)

@@ -261,14 +261,26 @@ async def test_where_one_plan_takes_too_long_nobody_is_kept_waiting(
     monkeypatch.setattr(rig.services.forecaster, "_monotonic", time.monotonic)
     monkeypatch.setattr(forecaster, "PATIENCE_S", 0.05)
     monkeypatch.setattr(forecaster, "SLOW_S", 0.01)
-    await fill(rig, "big", 2)
+    waits, fresh = 0, forecaster.Forecaster._fresh
+
+    async def counted(*given: Any) -> Any:
+        nonlocal waits
+        waits += 1
+        return await fresh(*given)
+
+    monkeypatch.setattr(forecaster.Forecaster, "_fresh", counted)
+    big = await fill(rig, "big", 2)
     job = await rig.submit(name="digits", roles={"worker": {"gpus": 2}})
-    refusal = refusals.Refusal(code=refusals.Code.NO_CAPACITY, message="It needs 2 GPUs; 0 of 2 are free.")
+    holder = refusals.Holder(job=big.id, name="big", amount={"gpus": 2.0}, owner="ann", pool="default")
+    refusal = refusals.Refusal(
+        code=refusals.Code.NO_CAPACITY, message="It needs 2 GPUs; 0 of 2 are free.", holders=(holder,)
+    )
     await rig.happen(job.id, events.Refused(refusal=refusal))
     for _ in range(2):
         lines = (await ask(rig, "digits/why"))["lines"]
         assert "It needs 2 GPUs; 0 of 2 are free." in lines[0]
         assert lines[2] == forecasts.UNCOMPUTED
+    assert waits == 2, "each answer waits once"
     go_on.set()
     for _ in range(1000):
         if (await ask(rig, "digits/why"))["lines"][2] != forecasts.UNCOMPUTED:

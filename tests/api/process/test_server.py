@@ -148,6 +148,12 @@ def test_a_first_start_makes_a_home_that_only_its_owner_reads(start: Callable[..
     assert token not in (home / "server.log").read_text()
 
 
+def test_the_pages_are_there_beside_the_api(shared: Server) -> None:
+    status, page = shared.ask("GET", "/login", raw="")
+    assert status == 200
+    assert "<title>" in page
+
+
 def test_a_job_runs_and_its_log_arrives(shared: Server) -> None:
     server = shared
     wait_for(lambda: server.ask("GET", "/readyz")[0] == 200)

@@ -60,7 +60,7 @@ def test_a_trial_takes_the_mean_without_the_first_steps(tmp_path: Path) -> None:
 
 
 def test_a_script_that_fails_is_told_with_its_last_lines(tmp_path: Path) -> None:
-    with pytest.raises(errors.InvalidInput, match=r"(?s)process 0 of 2 ended with code 3.*no data here.*Session"):
+    with pytest.raises(errors.InvalidInput, match=r"(?s)process 0 of 2 ended with code 3.*Session.*no data here"):
         trials.run([sys.executable, "-c", "print('no data here'); raise SystemExit(3)"], 2, seconds=1.0)
     with pytest.raises(errors.InvalidInput, match="cannot be started"):
         trials.run([str(tmp_path / "missing")], 1, seconds=1.0)

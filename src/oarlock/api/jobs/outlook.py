@@ -65,16 +65,21 @@ async def why(call: routes.Call) -> bodies.Why:
         refusal=call.access.shown_refusal(refusal),
         forecast=forecast,
         lines=explain(job, forecast, now),
-        ends=await _ends(call, refusal, now) if refusal is not None else (),
+        ends=_ends(call, refusal, found) if refusal is not None else (),
     )
 
 
-async def _ends(call: routes.Call, refusal: refusals.Refusal, now: float) -> tuple[bodies.ExpectedEnd, ...]:
-    """Return the expected ends of the jobs that hold the missing resources, without the ids that are hidden."""
+def _ends(
+    call: routes.Call, refusal: refusals.Refusal, forecast: plans.Forecast | None
+) -> tuple[bodies.ExpectedEnd, ...]:
+    """Return the expected ends of the jobs that hold the missing resources, without the ids that are hidden.
+
+    They are those of the plan behind `forecast`. Without one they are unknown, and no second forecast is awaited.
+    """
     services, shown = call.services, call.access.shown_refusal(refusal)
     if shown is None or not refusal.holders:
         return ()
-    known = await services.forecaster.ends(call.access, services.rules, now)
+    known = services.forecaster.ends(forecast)
     return tuple(
         bodies.ExpectedEnd(user=one.owner, pool=one.pool, name=one.name, job=one.job, end=end, latest=latest)
         for one, (end, latest) in zip(

@@ -102,12 +102,13 @@ class Forecaster:
         """Return the forecasts of all waiting jobs, made a moment ago; None where new ones are not ready in time."""
         return await self._fresh(access, rules, now)
 
-    async def ends(
-        self, access: authorisation.Access, rules: plans.Rules, now: float
-    ) -> dict[str, tuple[float | None, float | None]]:
-        """Return the expected end of each running job, and the latest one by its time-out; none where unknown."""
-        told = await self._fresh(access, rules, now)
-        if told is None:
+    def ends(self, found: plans.Forecast | None) -> dict[str, tuple[float | None, float | None]]:
+        """Return the expected end of each running job, and the latest one by its time-out.
+
+        They belong to the plan behind `found`, the answer of `of`; none where it was not computed.
+        """
+        told = self._told
+        if told is None or found is None or found.expected is forecasts.UNCOMPUTED:
             return {}
         return {
             one.job: (None if one.job in told.look.bounded else one.expected_end, one.latest_end)

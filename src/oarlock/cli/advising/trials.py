@@ -154,9 +154,10 @@ def _told(folder: Path, rank: int) -> list[dict[str, Any]]:
 def _refusal(folder: Path, rank: int, happened: str) -> errors.InvalidInput:
     """Return the error of a trial that measured nothing, with the last lines of this process."""
     said = (folder / f"output-{rank}").read_text(errors="replace").splitlines()[-SHOWN_LINES:]
-    last = ["Its last lines:", *said] if said else ["It wrote nothing."]
-    need = "If the command itself is right: it needs a Session of oarlock.train, and more than ten steps."
-    return errors.InvalidInput(happened, hint="\n".join([*last, need]))
+    need = "the script needs a Session of oarlock.train, and more than ten steps"
+    if not said:
+        return errors.InvalidInput(happened, hint=f"It wrote nothing ({need}).")
+    return errors.InvalidInput(happened, hint="\n".join([f"Its last lines ({need}):", *said]))
 
 
 def _mean(folder: Path, workers: int) -> scaling.Trial:

@@ -127,8 +127,17 @@ async def again(visit: visits.Visit) -> responses.Response:
 
 
 async def change(visit: visits.Visit) -> responses.Response:
-    """Change the fields that `oarlock set` changes."""
+    """Make the tried change of a job that still waits, by the fields that `oarlock set` changes.
+
+    Raises Conflict where the job does not wait any more: the change was tried for its start, and would stay for good.
+    """
     form = await visit.form()
+    waiting = await visit.client.job(visit.parameters["job"])
+    if waiting.phase is not phases.Phase.QUEUED:
+        raise errors.Conflict(
+            f"{waiting.name} is not waiting any more, and was not changed.",
+            hint=f"Its page shows its present state. To change it anyway: oarlock set {waiting.name} --help",
+        )
     typed = {field: text for field in edits.FIELDS if (text := visits.one(form, field).strip())}
     changes: dict[str, Any] = {name: text if name == "pool" else _number(name, text) for name, text in typed.items()}
     job = await visit.client.set(visit.parameters["job"], **changes)
