@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import mmap
 import os
+import random
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -16,7 +19,7 @@ import torch
 from tests.train import farm
 
 from oarlock.train import errors
-from oarlock.train.servers import addresses, bodies, frames, handshake, links, memory, openings
+from oarlock.train.servers import addresses, bodies, frames, handshake, links, memory, openings, rows, transport
 from oarlock.train.sharing import segments
 
 Kind = frames.Kind
@@ -132,6 +135,69 @@ def test_a_body_in_memory_that_is_not_shared_or_not_there_is_refused(servers: ad
     again = opened(servers)
     updated(again)
     again.close()
+
+
+@pytest.fixture
+def both() -> Iterator[tuple[bodies.Shared, bodies.Shared]]:
+    """Both ends of a connection with shared memory."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        ours = socket.create_connection(listener.getsockname())
+        theirs, _ = listener.accept()
+    segment = mmap.mmap(-1, 4096)
+    one, other = (bodies.Shared(transport.Tcp(each), segment) for each in (ours, theirs))
+    yield one, other
+    one.close()
+    other.close()
+
+
+def test_pieces_of_the_segment_arrive_whole_wherever_they_lie(
+    both: tuple[bodies.Shared, bodies.Shared], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bodies, "LEAST_BYTES", 1)
+    ours, theirs = both
+    draw = random.Random(3)
+    for _ in range(200):
+        held = ours.tensors([torch.zeros(draw.randrange(1, 40), dtype=torch.uint8) for _ in range(6)])
+        pieces = []
+        for flat in held:
+            flat.copy_(torch.randint(256, flat.shape, dtype=torch.uint8))
+            if draw.random() < 0.3:  # the pieces after it move up
+                pieces.append(torch.randint(256, (draw.randrange(1, 12),), dtype=torch.uint8))
+            if draw.random() < 0.8:  # or down
+                pieces.append(flat)
+        expected = [each.tolist() for each in pieces]
+        ours.send(Kind.OK, {}, [memory.view(each) for each in pieces])
+        theirs.head()
+        came = [torch.zeros(len(each), dtype=torch.uint8) for each in expected]
+        theirs.body([memory.view(each) for each in came])
+        assert [each.tolist() for each in came] == expected
+
+
+def test_rows_beside_dense_pieces_leave_the_dense_ones_as_they_are(servers: addresses.Addresses) -> None:
+    """Rows with their numbers take more memory than their place in the whole model."""
+    shapes = [(40, 16), (SIZE, 1), (5000, 16)]
+    tables = (True, False, True)
+    pieces = [
+        openings.Piece(str(index), 0, shape if table else shape[:1], "float32", 0, table)
+        for index, (shape, table) in enumerate(zip(shapes, tables, strict=True))
+    ]
+    link = links.Link(servers, 0, handshake.Place(0, 1, 1, "step"))
+    link.open(openings.Opening(tuple(pieces), "SGD", openings.Mode(1)).fields())
+    assert shares(link)
+    model = torch.cat([torch.arange(float(rows * columns)) for rows, columns in shapes])
+    link.ask(Kind.LOAD, {"version": 0, "settings": SETTINGS}, [memory.view(model)])
+    gradients = [rows.Rows(torch.arange(40), torch.ones(40, 16)), rows.Rows(torch.arange(3), torch.ones(3, 16))]
+    dense = torch.full((SIZE,), 2.0)
+    fields = {"base": 0, "number": 0, "absent": [], "settings": SETTINGS, "wish": 0, "rows": {"0": 40, "2": 3}}
+    link.start(Kind.STEP, fields, [*gradients[0].views(), memory.view(dense), *gradients[1].views()])
+    changed = [rows.Rows(torch.empty(size, dtype=torch.int64), torch.empty(size, 16)) for size in (40, 3)]
+    weights = torch.empty(SIZE)
+    answer = link.finish(lambda head: [*changed[0].views(), memory.view(weights), *changed[1].views()])
+    assert answer["rows"] == {"0": 40, "2": 3}
+    assert torch.equal(weights, torch.arange(float(SIZE)) - 1.0)
+    for each in changed:
+        assert torch.equal(each.values.flatten(), torch.arange(float(each.values.numel())) - 0.5)
+    link.close()
 
 
 def test_a_worker_shares_memory_only_after_an_offer(servers: addresses.Addresses) -> None:

@@ -2,7 +2,8 @@
 
 A body is written into the segment before its head is sent, and read after the head has arrived. One request is under
 way at a time, so that the two sides take turns with the memory. A side may keep its tensors in the segment: such a body
-is in its place already, and is not copied.
+is in its place already, and is not copied. A body that is sent may also have some of these tensors at other places. One
+that is received must not: its pieces would be written over each other.
 
 The lengths come from the head, which is bounded as on every connection. The memory itself holds numbers alone, so a
 worker that writes there at a wrong time spoils its own gradient.
@@ -11,6 +12,7 @@ worker that writes there at a wrong time spoils its own gradient.
 from __future__ import annotations
 
 import ctypes
+import itertools
 import mmap
 from collections.abc import Sequence
 from typing import Any
@@ -49,11 +51,11 @@ class Shared:
         if not LEAST_BYTES <= size <= len(self._memory):
             self._socket.send(kind, fields, body)
             return
-        taken = 0
-        for piece in body:
-            if not self._is_in_place(piece, taken):
-                self._memory[taken : taken + piece.nbytes] = piece
-            taken += piece.nbytes
+        places = list(itertools.accumulate((each.nbytes for each in body), initial=0))[:-1]
+        moved = [(place, piece) for place, piece in zip(places, body, strict=True) if self._offset(piece) != place]
+        # What leaves its place in the segment is copied out first: another piece may be written over it.
+        for place, piece in [(place, self._outside(piece)) for place, piece in moved]:
+            self._memory[place : place + piece.nbytes] = piece
         self._socket.announce(kind, fields, size)
 
     def head(self, most_json_bytes: int = frames.MOST_JSON_BYTES) -> frames.Head:
@@ -67,7 +69,7 @@ class Shared:
             return
         taken = 0
         for piece in into:
-            if not self._is_in_place(piece, taken):
+            if self._offset(piece) != taken:
                 piece[:] = self._memory[taken : taken + piece.nbytes]
             taken += piece.nbytes
 
@@ -85,7 +87,13 @@ class Shared:
     def close(self) -> None:
         self._socket.close()
 
-    def _is_in_place(self, piece: memoryview, offset: int) -> bool:
+    def _offset(self, piece: memoryview) -> int | None:
+        """Return where this memory begins in the segment, or None where it lies outside."""
         if piece.readonly or not piece.nbytes:
-            return False
-        return ctypes.addressof(ctypes.c_char.from_buffer(piece)) == self._address + offset
+            return None
+        offset = ctypes.addressof(ctypes.c_char.from_buffer(piece)) - self._address
+        return offset if 0 <= offset < len(self._memory) else None
+
+    def _outside(self, piece: memoryview) -> memoryview:
+        """Return the piece, or a copy of it if it lies in the segment."""
+        return piece if self._offset(piece) is None else memoryview(bytes(piece))

@@ -307,7 +307,8 @@ class _Desk:
             with contextlib.suppress(OSError, ValueError):
                 offer.reserve()
                 with_memory = bodies.Shared(self._socket, offer.map())
-                self._buffers = with_memory.tensors(self._buffers)
+                if not any(piece.by_row for piece in self._opened().opening.pieces):  # rows have no fixed places
+                    self._buffers = with_memory.tensors(self._buffers)
         self._withdraw()
         self._answer({"bytes": 0 if with_memory is None else offer.size})
         self._connection = with_memory or self._socket
