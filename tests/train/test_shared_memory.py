@@ -157,12 +157,12 @@ def test_pieces_of_the_segment_arrive_whole_wherever_they_lie(
     ours, theirs = both
     draw = random.Random(3)
     for _ in range(200):
-        held = ours.tensors([torch.zeros(draw.randrange(1, 40), dtype=torch.uint8) for _ in range(6)])
+        held = ours.tensors([torch.zeros(draw.randrange(0, 40), dtype=torch.uint8) for _ in range(6)])
         pieces = []
         for flat in held:
             flat.copy_(torch.randint(256, flat.shape, dtype=torch.uint8))
             if draw.random() < 0.3:  # the pieces after it move up
-                pieces.append(torch.randint(256, (draw.randrange(1, 12),), dtype=torch.uint8))
+                pieces.append(torch.randint(256, (draw.randrange(0, 12),), dtype=torch.uint8))
             if draw.random() < 0.8:  # or down
                 pieces.append(flat)
         expected = [each.tolist() for each in pieces]
@@ -197,6 +197,29 @@ def test_rows_beside_dense_pieces_leave_the_dense_ones_as_they_are(servers: addr
     assert torch.equal(weights, torch.arange(float(SIZE)) - 1.0)
     for each in changed:
         assert torch.equal(each.values.flatten(), torch.arange(float(each.values.numel())) - 0.5)
+    link.close()
+
+
+def test_a_parameter_without_elements_and_a_table_without_changes_are_empty_pieces(
+    servers: addresses.Addresses,
+) -> None:
+    shapes, tables = [(0,), (100, 16), (SIZE,)], (False, True, False)
+    pieces = [
+        openings.Piece(str(index), 0, shape, "float32", 0, table)
+        for index, (shape, table) in enumerate(zip(shapes, tables, strict=True))
+    ]
+    link = links.Link(servers, 0, handshake.Place(0, 1, 1, "step"))
+    link.open(openings.Opening(tuple(pieces), "SGD", openings.Mode(1)).fields())
+    assert shares(link)
+    model = torch.zeros(1600 + SIZE)
+    link.ask(Kind.LOAD, {"version": 0, "settings": SETTINGS}, [memory.view(model)])
+    nothing, untouched = torch.empty(0), rows.Rows(torch.empty(0, dtype=torch.int64), torch.empty(0, 16))
+    fields = {"base": 0, "number": 0, "absent": [], "settings": SETTINGS, "wish": 0, "rows": {"1": 0}}
+    gradient, weights = torch.ones(SIZE), torch.empty(SIZE)
+    link.start(Kind.STEP, fields, [memory.view(nothing), *untouched.views(), memory.view(gradient)])
+    answer = link.finish(lambda head: [memory.view(nothing), *untouched.views(), memory.view(weights)])
+    assert answer["rows"] == {"1": 0}
+    assert weights.unique().tolist() == [-0.5]
     link.close()
 
 

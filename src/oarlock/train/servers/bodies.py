@@ -69,7 +69,7 @@ class Shared:
             return
         taken = 0
         for piece in into:
-            if self._offset(piece) != taken:
+            if piece.nbytes and self._offset(piece) != taken:
                 piece[:] = self._memory[taken : taken + piece.nbytes]
             taken += piece.nbytes
 
