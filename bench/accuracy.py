@@ -2,11 +2,13 @@
 its four tricks.
 
 Two models of more than a million parameters: a CNN on digits, and a GRU that predicts the next character of Python's
-help. The results of each seed are kept in `.bench/`, so that a run that was stopped goes on with the next seed.
+help. The results of each seed are kept in `.bench/`, so that a run that was stopped goes on with the next seed. A
+change of the script or of the compression begins anew.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -21,6 +23,7 @@ from bench import table
 
 SCRIPT = Path(__file__).parent / "scripts" / "accuracy.py"
 FOLDER = Path(__file__).parent.parent / ".bench"
+MEASURED = Path(__file__).parent.parent / "src" / "oarlock" / "train" / "compression"
 PORT = 29_591
 SEEDS = int(os.environ.get("BENCH_SEEDS", "20"))
 METHODS = ("dense", "DGC", "no correction", "no masking", "no clipping", "no warm-up", "plain top-k")
@@ -52,17 +55,24 @@ def run(model: str) -> list[table.Row]:
 
 
 def known(model: str) -> dict[tuple[int, str], float]:
-    """Return the accuracies that earlier runs have measured, by seed and method."""
+    """Return the accuracies that earlier runs of the same code have measured, by seed and method."""
     path = FOLDER / f"accuracy-{model}.jsonl"
     lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    return {(one["seed"], one["method"]): one["accuracy"] for one in lines if one["seed"] < SEEDS}
+    ours = [one for one in lines if one.get("code") == digest() and one["seed"] < SEEDS]
+    return {(one["seed"], one["method"]): one["accuracy"] for one in ours}
+
+
+def digest() -> str:
+    """Return a digest of the script and of the compression."""
+    files = [SCRIPT, *sorted(MEASURED.glob("*.py"))]
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:16]
 
 
 def measured(model: str, seed: int, methods: list[str]) -> dict[tuple[int, str], float]:
     """Train once with each of these methods, and keep each result as soon as it is there."""
     ours = {name: value for name, value in os.environ.items() if not name.startswith("OARLOCK_")}
     FOLDER.mkdir(exist_ok=True)
-    found = {}
+    found, code = {}, digest()
     running = []
     try:
         for rank in range(2):
@@ -74,7 +84,7 @@ def measured(model: str, seed: int, methods: list[str]) -> dict[tuple[int, str],
         with (FOLDER / f"accuracy-{model}.jsonl").open("a") as kept:
             for line in running[0].stdout:
                 one = json.loads(line)
-                kept.write(json.dumps({"seed": seed, **one}) + "\n")
+                kept.write(json.dumps({"seed": seed, "code": code, **one}) + "\n")
                 kept.flush()
                 found[seed, str(one["method"])] = float(one["accuracy"])
     finally:
