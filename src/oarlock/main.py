@@ -205,8 +205,8 @@ class Server:
         said = engine.backend.capabilities()
         words: frozenset[str] = capabilities.LOCAL
         if settings.backend == configuration.KUBERNETES:
-            claim = settings.kubernetes.checkpoint_claim
-            words = capabilities.kubernetes(settings.kubernetes.images, checkpoint_claim=claim)
+            site = settings.kubernetes
+            words = capabilities.kubernetes(site.images, claim=site.checkpoint_claim, mounts=site.profile_mounts())
         return provided.Services(
             store=store,
             logs=kept.logs,

@@ -95,15 +95,18 @@ class Cluster:
         if request.method == "DELETE":
             return self._one("DELETE", request)
         assert request.method == "PATCH"
-        _, namespace, kind, name, below = request.path.removeprefix(f"{resources.API}/").split("/")
-        assert (kind, below) == ("oarlockjobs", "status")
-        self.writes += 1
+        _, namespace, kind, name, *below = request.path.removeprefix(f"{resources.API}/").split("/")
+        assert (kind, below) in (("oarlockjobs", ["status"]), ("oarlockjobs", []))
+        self.writes += bool(below)
         found = self.objects.get((namespace, name))
         if found is None:
             return _answer(404, {"message": f"{name} not found"})
         patch = msgspec.json.decode(request.data or b"")
         if patch["metadata"]["resourceVersion"] != found["metadata"]["resourceVersion"]:
             return _answer(409, {"reason": "Conflict", "message": "the object has been modified"})
+        if not below:
+            self.apply(namespace, name, _merged(found["spec"], patch["spec"]))
+            return _answer(200, self.objects[namespace, name])
         status = {name: value for name, value in patch["status"].items() if value is not None}
         self._put("MODIFIED", {**found, "status": status})
         return _answer(200, self.objects[namespace, name])
@@ -195,6 +198,14 @@ class _Stream:
 
     def chunks(self) -> AsyncIterator[bytes]:
         return self._events
+
+
+def _merged(now: Any, patch: Any) -> Any:
+    """Return the value after a merge patch."""
+    if not isinstance(patch, dict) or not isinstance(now, dict):
+        return patch
+    after = {**now, **{name: _merged(now.get(name), value) for name, value in patch.items()}}
+    return {name: value for name, value in after.items() if value is not None}
 
 
 def _answer(status: int, body: dict[str, Any]) -> transports.Answer:

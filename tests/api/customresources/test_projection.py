@@ -16,12 +16,12 @@ from tests.api.customresources import desks
 from tests.api.customresources.desks import Desk, RealDesk, condition, is_false, is_true
 from tests.backends.kubernetes import apiserver, test_rendering
 
-from oarlock.api.customresources import face
+from oarlock.api.customresources import face, translation
 from oarlock.backends import backends
 from oarlock.backends.kubernetes import oarlockjobs, projecting, site
 from oarlock.backends.kubernetes.apiserver import client, objects
 from oarlock.backends.kubernetes.pods import rendering
-from oarlock.spec import errors, jobfile, jobs, phases, resources
+from oarlock.spec import errors, jobfile, jobs, phases, resources, roles
 
 
 async def projected(desk: Desk, name: str) -> jobs.Job:
@@ -107,6 +107,46 @@ async def test_the_owner_edits_and_halts_a_job_by_its_object(desk: Desk) -> None
         await desk.edit(*where, command="true", halt=True)
         await desk.until(*where, lambda status: status["phase"] == "HALTED")
         assert (await desk.job("train")).spec.command == "true"
+
+
+async def test_a_change_by_the_api_shows_in_the_object_and_outlives_a_later_edit(desk: Desk) -> None:
+    await desk.rig.submit("ann", name="train", roles={"worker": {"count": 2}})
+    async with desk.serving():
+        where = place(await projected(desk, "train"))
+        await desk.until(*where, is_true("Admitted"))
+        async with desk.rig.as_user("ann") as http:
+            (await http.patch("/api/v1/jobs/train", json={"priority": 70})).raise_for_status()
+
+        async def shown() -> bool:
+            return bool((await desk.object(*where))["spec"].get("priority") == 70)
+
+        await until(shown, "the object has the new value")
+        generation = (await desk.object(*where))["metadata"]["generation"]
+        await desk.until(*where, lambda status: status["observedGeneration"] == generation)
+        await desk.edit(*where, halt=True)
+        await desk.until(*where, lambda status: status["phase"] == "HALTED")
+        assert (await desk.job("train")).spec.priority == 70
+        assert (await desk.object(*where))["metadata"]["generation"] == generation + 1, "it settles"
+
+
+@pytest.mark.parametrize(
+    ("spec", "patch"),
+    [
+        ({}, {"priority": 70, "pool": "research", "roles": {"worker": {"min": 1, "max": 4}}}),
+        ({"priority": 70, "roles": {"worker": {"count": 2, "min": 1, "max": 4}}}, {"pool": "research"}),
+        ({"priority": "high"}, {}),
+    ],
+)
+async def test_the_change_of_an_object_has_only_the_fields_that_differ(
+    rig: rigs.Rig, spec: dict[str, Any], patch: dict[str, Any]
+) -> None:
+    job = await rig.submit("ann", name="train", roles={"worker": {"count": 2}})
+    worker = jobfile.Role(count=2, min=1, max=4)
+    told = msgspec.structs.replace(job.spec, priority=70, pool="research", roles={roles.RoleName.WORKER: worker})
+    after = msgspec.structs.replace(job, spec=told, pool="research")
+    before = {"command": "true", "pool": "default", "roles": {"worker": {"count": 2}}, **spec}
+    found = resources.OarlockJob(metadata=resources.Meta(name="train-1"), spec=before)
+    assert translation.patch(found, after) == patch
 
 
 async def test_the_object_stays_after_the_end_and_goes_with_the_record(desk: Desk) -> None:

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from oarlock.api.jobs import capabilities
+from oarlock.backends.kubernetes import site
 from oarlock.spec import errors, jobfile
 
 PODS = capabilities.kubernetes({"torch": "registry.example/torch:2"})
@@ -57,12 +58,39 @@ def test_pods_take_the_rest(fields: dict[str, Any]) -> None:
 
 
 def test_no_job_mounts_the_checkpoints_of_all_jobs() -> None:
-    claimed = capabilities.kubernetes({"torch": "t"}, checkpoint_claim="checkpoints")
+    claimed = capabilities.kubernetes({"torch": "t"}, claim="checkpoints")
     volumes = [{"claim": "imagenet", "mount": "/data"}, {"claim": "checkpoints", "mount": "/all"}]
     with pytest.raises(errors.Unsupported) as raised:
         capabilities.refuse(spec({"volumes": volumes}), claimed, "kubernetes")
     assert raised.value.path == "volumes[1].claim"
     capabilities.refuse(spec({"volumes": volumes[:1], "checkpoint": {"every": "5m"}}), claimed, "kubernetes")
+
+
+@pytest.mark.parametrize(
+    ("pool", "mount", "refused"),
+    [
+        ("research", "/scratch", True),
+        ("research", "/scratch/", True),
+        ("default", "/scratch", False),
+        ("research", "/scratch/mine", False),
+        ("default", "/shared", True),
+    ],
+)
+def test_no_job_mounts_a_volume_where_a_profile_of_its_pool_has_one(pool: str, mount: str, refused: bool) -> None:
+    """The API server would refuse its pods at each launch."""
+    profiles = {
+        "fast": site.Profile(pools=("research",), volumes=(jobfile.Volume(claim="s", mount="/scratch"),)),
+        "all": site.Profile(volumes=(jobfile.Volume(claim="t", mount="/shared"),)),
+    }
+    mounts = site.Site(profiles=profiles).profile_mounts()
+    profiled = capabilities.kubernetes({"torch": "t"}, mounts=mounts)
+    told = spec({"pool": pool, "volumes": [{"claim": "a", "mount": "/a"}, {"claim": "b", "mount": mount}]})
+    if not refused:
+        capabilities.refuse(told, profiled, "kubernetes")
+        return
+    with pytest.raises(errors.Unsupported) as raised:
+        capabilities.refuse(told, profiled, "kubernetes")
+    assert raised.value.path == "volumes[1].mount"
 
 
 @pytest.mark.parametrize("fields", [{"image": "a"}, {"volumes": [{"claim": "c", "mount": "/m"}]}])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -67,6 +67,12 @@ class Objects(Protocol):
 
     async def remove(self, found: resources.OarlockJob) -> None:
         """Delete the object, unless it is another one now."""
+        ...
+
+    async def write_spec(self, found: resources.OarlockJob, patch: dict[str, Any]) -> None:
+        """Change these fields of the spec. Raises Conflict where the object has changed since, NotFound where it is
+        gone.
+        """
         ...
 
     async def write_status(self, found: resources.OarlockJob, status: resources.JobStatus) -> None:

@@ -323,7 +323,27 @@ class Face:
             work.done = True
         elif work.before.observed_generation != found.metadata.generation:
             job = await self._apply(work, job)
+        elif await self._shows_change(work, job):
+            return None  # the watch tells of the object's new generation
         return await self._told(work, job)
+
+    async def _shows_change(self, work: Work, job: nouns.Job) -> bool:
+        """Write a change of the job that was made elsewhere into the object's spec: else the next edit of the object
+        would undo it. Return whether it was written. An edit that was refused stays to be seen.
+        """
+        applied = work.before.condition(translation.APPLIED)
+        refused = applied is not None and applied.status != "True"
+        patch = {} if job.terminal or refused else translation.patch(work.found, job)
+        if not patch:
+            return False
+        try:
+            await self._objects.write_spec(work.found, patch)
+        except (errors.NotFound, errors.Conflict):  # the watch tells of the object's end or change
+            return True
+        except errors.OarlockError as error:
+            _log.warning("resources.spec_not_written", name=work.found.metadata.name, error=str(error))
+            return False
+        return True
 
     async def _is_going(self, found: resources.OarlockJob, job: nouns.Job | None) -> bool:
         """Return whether the object is being deleted; then the job is canceled."""

@@ -74,6 +74,23 @@ def change(job: jobs.Job, submission: jobfile.Submission) -> edits.Edit:
     )
 
 
+def patch(found: resources.OarlockJob, job: jobs.Job) -> dict[str, Any]:
+    """Return the merge patch that gives the object's spec the job's priority, pool, and bounds of the workers; empty
+    where it has them, and where its spec cannot be read: its owner has to mend that.
+    """
+    try:
+        before = submissions.completed(wanted(found, job.pool, name=job.name).submission.spec)
+    except errors.OarlockError:
+        return {}
+    now = job.spec
+    changed: dict[str, Any] = {name: getattr(now, name) for name in ("priority", "pool")}
+    changed = {name: value for name, value in changed.items() if getattr(before, name) != value}
+    if _WORKER in now.roles and _WORKER in before.roles and _bounds(now) != _bounds(before):
+        least, most = _bounds(now)
+        changed["roles"] = {str(_WORKER): {"min": least, "max": most}}
+    return changed
+
+
 def status(
     found: resources.OarlockJob, job: jobs.Job | None, facts: Sequence[resources.Condition], now: float
 ) -> resources.JobStatus:

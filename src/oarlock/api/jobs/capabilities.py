@@ -40,6 +40,10 @@ IMAGE_OF = "image:"
 CHECKPOINT_CLAIM = "checkpoint-claim:"
 """Begins the word of the claim with the checkpoints of all jobs, which no job may mount as a whole."""
 
+PROFILE_MOUNT = "profile-mount:"
+"""Begins the word of a place where pods have a volume of an administrator's profile: `profile-mount:POOL:/scratch`,
+with `*` for all pools."""
+
 LOCAL: frozenset[Capability] = frozenset(
     {
         Capability.SIZES,
@@ -76,13 +80,19 @@ PODS: frozenset[Capability] = frozenset(
 """Capabilities of the Kubernetes backend, whatever the cluster."""
 
 
-def kubernetes(images: Iterable[str], *, checkpoint_claim: str = "") -> frozenset[str]:
+def kubernetes(images: Iterable[str], *, claim: str = "", mounts: Iterable[tuple[str, str]] = ()) -> frozenset[str]:
     """Return the capabilities of an installation that has images for these frameworks.
 
-    `checkpoint_claim` is its volume for checkpoints, if it has one.
+    `claim` is its volume for checkpoints, if it has one. `mounts` has the places of its profiles' volumes,
+    each with its pool, or `*`.
     """
-    more = {Capability.CHECKPOINTS, f"{CHECKPOINT_CLAIM}{checkpoint_claim}"} if checkpoint_claim else set()
-    return PODS | more | {f"{IMAGE_OF}{framework}" for framework in images}
+    more = {Capability.CHECKPOINTS, f"{CHECKPOINT_CLAIM}{claim}"} if claim else set()
+    places = {_profile_mount(pool, place) for pool, place in mounts}
+    return PODS | more | places | {f"{IMAGE_OF}{framework}" for framework in images}
+
+
+def _profile_mount(pool: str, place: str) -> str:
+    return f"{PROFILE_MOUNT}{pool}:/{place.strip('/')}"
 
 
 def refuse(spec: jobfile.JobSpec, capabilities: Collection[str], backend: str) -> None:
@@ -96,6 +106,12 @@ def refuse(spec: jobfile.JobSpec, capabilities: Collection[str], backend: str) -
                 f"The claim {volume.claim} has the checkpoints of all jobs, and is not a volume for jobs.",
                 path=f"volumes[{number}].claim",
                 hint="Leave it out: a job sees its own checkpoints where $OARLOCK_CHECKPOINTS says.",
+            )
+        if any(_profile_mount(pool, volume.mount) in capabilities for pool in ("*", spec.pool)):
+            raise errors.Unsupported(
+                f"An administrator's profile mounts another volume at {volume.mount} in the pods of this pool.",
+                path=f"volumes[{number}].mount",
+                hint="Mount this one elsewhere. See the table [kubernetes.profiles] of the server's configuration.",
             )
     if spec.image is None and Capability.IMAGE in capabilities and f"{IMAGE_OF}{spec.framework}" not in capabilities:
         raise errors.Unsupported(

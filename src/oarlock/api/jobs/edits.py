@@ -56,10 +56,10 @@ def _check(view: stores.View, job: job_nouns.Job, wanted: nouns.Edit, services: 
     validation.judge(spec)
     pooltrees.check_leaf(spec.pool, view.pools())
     after = msgspec.structs.replace(job, spec=spec, pool=spec.pool)
-    if (wanted.min, wanted.max) != (None, None):
+    if (wanted.min, wanted.max, wanted.pool) != (None, None, None):
         capabilities.refuse(spec, services.about.capabilities, services.about.backend)
-        if job.live is not None:
-            _check_running(after, job.live)
+    if (wanted.min, wanted.max) != (None, None) and job.live is not None:
+        _check_running(after, job.live)
     nodes = view.nodes()
     if nodes and (wanted.pool, wanted.min) != (None, None):
         empty = plans.Snapshot(nodes=tuple(nodes), pools=tuple(view.pools()), rules=services.rules)

@@ -63,6 +63,7 @@ RIGHTS = (
 OBJECTS = (
     Right(True, "create", "oarlockjobs.oarlock.dev"),
     Right(True, "get", "oarlockjobs.oarlock.dev"),
+    Right(True, "patch", "oarlockjobs.oarlock.dev"),
     Right(True, "delete", "oarlockjobs.oarlock.dev"),
     Right(True, "patch", "oarlockjobs/status.oarlock.dev"),
     Right(True, "create", "events"),

@@ -85,6 +85,12 @@ class OarlockJobs:
         path = f"{resources.API}/namespaces/{meta.namespace}/oarlockjobs/{meta.name}"
         await self._api.delete(path, uid=meta.uid)
 
+    async def write_spec(self, found: resources.OarlockJob, patch: dict[str, Any]) -> None:
+        meta = found.metadata
+        path = f"{resources.API}/namespaces/{meta.namespace}/oarlockjobs/{meta.name}"
+        body = {"metadata": {"resourceVersion": meta.resource_version}, "spec": patch}
+        await self._api.patch(path, body, resources.OarlockJob)
+
     async def write_status(self, found: resources.OarlockJob, status: resources.JobStatus) -> None:
         meta = found.metadata
         path = f"{resources.API}/namespaces/{meta.namespace}/oarlockjobs/{meta.name}/status"

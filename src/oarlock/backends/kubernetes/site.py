@@ -157,6 +157,15 @@ class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
         """Return the profiles of a job in this pool, by name: a later one wins."""
         return [one for _, one in sorted(self.profiles.items()) if not one.pools or pool in one.pools]
 
+    def profile_mounts(self) -> list[tuple[str, str]]:
+        """Return the places where profiles mount volumes, each with its pool; `*` is every pool."""
+        return [
+            (pool, volume.mount)
+            for one in self.profiles.values()
+            for pool in one.pools or ("*",)
+            for volume in one.volumes
+        ]
+
 
 def completed(told: Site, task_secret: bytes, tls_ca: str | None) -> Site:
     """Return the site with the name of the installation, and with the authority of this file, unless it names them."""
