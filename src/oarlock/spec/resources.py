@@ -12,6 +12,8 @@ import msgspec
 
 GROUP, VERSION = "oarlock.dev", "v1alpha1"
 API = f"/apis/{GROUP}/{VERSION}"
+INSTALLATION = f"{GROUP}/installation"
+"""The label that names the installation of an object, where several share a cluster."""
 
 
 class Resource(msgspec.Struct, frozen=True):
@@ -82,7 +84,8 @@ class JobStatus(Part, frozen=True):
 class PoolStatus(Part, frozen=True):
     """The pool of an OarlockPool, with all below it: amounts by resource (devices, cores, bytes), and jobs.
 
-    `version` is that of the pool, and `observed_generation` that of the object, when both were last the same.
+    `version` is that of the pool, and `observed_generation` that of the object, when both were last the same. They
+    count for the installation and the database of this status alone.
     """
 
     held: dict[str, float] = {}
@@ -90,6 +93,8 @@ class PoolStatus(Part, frozen=True):
     limit: dict[str, float] = {}
     running: int = 0
     waiting: int = 0
+    installation: str | None = None
+    database: str | None = None
     version: int | None = None
     observed_generation: int | None = None
     conditions: tuple[Condition, ...] = ()
@@ -111,6 +116,10 @@ class OarlockPool(msgspec.Struct, frozen=True, kw_only=True):
             return msgspec.convert(self.status or {}, PoolStatus)
         except msgspec.ValidationError:
             return PoolStatus()
+
+    def installation(self) -> str | None:
+        """Return the installation that serves the object; None where it is new. The label hands it to another one."""
+        return self.metadata.labels.get(INSTALLATION) or self.told().installation
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):

@@ -37,7 +37,7 @@ class Office:
     @contextlib.asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
         api = client.Client(conftest.access(self.desk.server, rights.SERVER))
-        watched = oarlockpools.OarlockPools(api, monotonic=time.monotonic)
+        watched = oarlockpools.OarlockPools(api, "here", monotonic=time.monotonic)
         async with poolface.serving(self.rig.services, watched, leads=lambda: True):
             yield
         assert not [what for what, _ in self.rig.reports if what == "pools_failed"], self.rig.reports

@@ -9,6 +9,10 @@ administrator of the pools. The database is the truth. The status names the gene
 the object and the version of the pool that were last the same: so each side's change is known as one. Where both
 have changed, the pool stays, its object gets the pool's spec, and a condition tells it.
 
+Several installations may share a cluster. A server first writes its mark into an object that has none, and makes a pool
+of it afterwards; an object with the mark of another installation is left alone. For a database that is not the one of
+the mark, a lost one's follower, the object is new.
+
 All is derived anew at each look, and only the server that leads looks.
 """
 
@@ -34,6 +38,8 @@ from oarlock.store import stores
 PERIOD_S = 2.0
 """The status is written so often, where it has changed."""
 PAUSE_S = 5.0
+MOST_CHANGES = 8
+"""An object that changes more often within a period waits for the next one: two servers may undo each other's work."""
 DELETED_S = 1.0
 """A pool is removed so long after its object was deleted: by then discovery tells that the definition itself goes."""
 APPLIED, CONFLICT = "Applied", "Conflict"
@@ -44,6 +50,9 @@ _log = structlog.get_logger(__name__)
 
 class Objects(Protocol):
     """The OarlockPools of the cluster, kept current. `changed` is set whenever one has come, changed or gone."""
+
+    @property
+    def installation(self) -> str: ...
 
     @property
     def synced(self) -> asyncio.Event: ...
@@ -65,7 +74,9 @@ class Objects(Protocol):
         ...
 
     def take_deleted(self) -> set[str]:
-        """Return the names of the objects that were deleted since the last call, and are not there again."""
+        """Return the names of the objects of this installation that were deleted since the last call, and are not there
+        again.
+        """
         ...
 
     async def is_defined(self) -> bool:
@@ -110,6 +121,9 @@ class Face:
         self._leads = leads
         self._led = False
         self._kept: dict[str, str] = {}  # why a pool stays whose object was deleted
+        self._database: str | None = None
+        self._foreign: set[str] = set()  # names of objects of other installations that were told
+        self._changes: dict[str, tuple[float, int, str]] = {}  # by name: since when, how many, and the last version
 
     async def run(self) -> None:
         """Look at the pools until cancelled. An error of one look does not end the next one."""
@@ -136,20 +150,46 @@ class Face:
         if not self._led:  # a watch of a server that did not lead may lag
             await self._objects.renew()
             self._objects.take_deleted()
+            self._database = await self._services.store.read(_database)
         deleted = self._objects.take_deleted()
         if deleted:
             await asyncio.sleep(DELETED_S)
             if not await self._objects.is_defined():
                 deleted = set()
         declared, states = await self._services.store.read(_states)
-        found = self._objects.items
-        for name in sorted(declared.keys() | found.keys(), key=lambda name: _depth(name, declared, found)):
+        found, foreign = dict(self._objects.items), self._leave()
+        for name in foreign:
+            del found[name]
+        names = (declared.keys() | found.keys()) - (foreign - deleted)
+        for name in sorted(names, key=lambda name: _depth(name, declared, found)):
+            if not self._is_due(name, found.get(name)):
+                continue
             try:
                 await self._one(name, found.get(name), declared.get(name), states.get(name), name in deleted)
             except (errors.Conflict, errors.NotFound):
                 continue  # the watch tells of the object's change, and the next look does the rest
             except errors.OarlockError as error:
                 _log.warning("resources.pool_not_followed", pool=name, error=str(error))
+
+    def _leave(self) -> set[str]:
+        """Return the names of the objects of other installations."""
+        marks = {name: found.installation() for name, found in self._objects.items.items()}
+        foreign = {name for name, mark in marks.items() if mark not in (None, self._objects.installation)}
+        for name in sorted(foreign - self._foreign):
+            hint = "Where it is this server's, name the installation in [kubernetes], or set the object's label."
+            facts = {"pool": name, "installation": marks[name], "own": self._objects.installation, "hint": hint}
+            self._services.report("pool_object_left_alone", facts)
+        self._foreign = foreign
+        return foreign
+
+    def _is_due(self, name: str, found: resources.OarlockPool | None) -> bool:
+        """Return whether the object has not changed too often within the last period."""
+        now, version = asyncio.get_running_loop().time(), found.metadata.resource_version if found is not None else ""
+        began, changes, last = self._changes.get(name, (now, 0, version))
+        if now - began >= PERIOD_S:
+            began, changes = now, 0
+        self._changes[name] = began, changes + (version != last), version
+        return changes < MOST_CHANGES
 
     async def _one(
         self,
@@ -165,7 +205,10 @@ class Face:
             return
         if found.metadata.deletion_timestamp is not None:
             return
-        before = found.told()
+        before = self._told(found)
+        if found.installation() is None:
+            await self._objects.write_status(found, before)  # else two servers could make pools of it
+            return
         if pool is None and before.version is not None:  # the pool was removed elsewhere
             await self._objects.remove(found)
             return
@@ -187,8 +230,15 @@ class Face:
             await self._objects.write_spec(found, patch_of(found, pool))  # the pool was changed elsewhere
             return
         status = self._status(found, before, pool, state, error)
-        if status != before:
+        if status != found.told():
             await self._objects.write_status(found, status)
+
+    def _told(self, found: resources.OarlockPool) -> resources.PoolStatus:
+        """Return the status with our mark. Under another mark the object has not been seen yet."""
+        told, own = found.told(), {"installation": self._objects.installation, "database": self._database}
+        if (told.installation, told.database) == (own["installation"], own["database"]):
+            return told
+        return msgspec.structs.replace(told, **own, version=None, observed_generation=None)
 
     async def _removed(self, name: str) -> bool:
         """Remove the pool of an object that was deleted. Return False where it stays, so that its object comes back."""
@@ -244,6 +294,8 @@ class Face:
             limit=_amounts(pool.limit) if pool is not None else before.limit,
             running=state.running if state is not None else before.running,
             waiting=state.waiting if state is not None else before.waiting,
+            installation=before.installation,
+            database=before.database,
             version=pool.version if made and pool is not None else before.version,
             observed_generation=meta.generation if made else before.observed_generation,
             conditions=translation.conditions(before.conditions, told, self._services.clock()),
@@ -290,6 +342,11 @@ def _change(tx: stores.Transaction, name: str, wanted: poolchanges.Change, seen:
     after = poolchanges.changed(bare, wanted)
     pooltrees.check(after, tx.pools(), lambda pool: api.names(tx, pool))
     return tx.put_pool(after)
+
+
+def _database(view: stores.View) -> str:
+    """Return the identity of the database: when its first user was made. Users are not removed."""
+    return repr(min((one.created_at for one in view.users()), default=0.0))
 
 
 def _states(view: stores.View) -> tuple[dict[str, pools.Pool], dict[str, bodies.PoolState]]:

@@ -25,8 +25,9 @@ _log = structlog.get_logger(__name__)
 class OarlockPools:
     """`api.customresources.poolface.Objects`. Belongs to one event loop."""
 
-    def __init__(self, api: client.Client, *, monotonic: Callable[[], float]) -> None:
+    def __init__(self, api: client.Client, installation: str, *, monotonic: Callable[[], float]) -> None:
         self._api = api
+        self.installation = installation
         self._deleted: set[str] = set()
         self.changed = asyncio.Event()
         self._watch: watches.Watch[resources.OarlockPool, resources.OarlockPool] = watches.Watch(
@@ -36,7 +37,7 @@ class OarlockPools:
             lambda found: found,
             monotonic=monotonic,
             changed=self.changed.set,
-            missing=lambda uid, was, last: self._deleted.add(was.metadata.name),
+            missing=lambda uid, was, last: self._lose(was),
         )
         self.synced = self._watch.synced
 
@@ -60,8 +61,12 @@ class OarlockPools:
     async def renew(self) -> None:
         await self._watch.renew()
 
+    def _lose(self, was: resources.OarlockPool) -> None:
+        if was.installation() == self.installation:
+            self._deleted.add(was.metadata.name)
+
     def take_deleted(self) -> set[str]:
-        """Return the names of the objects that were deleted since the last call, and are not there again."""
+        """Return the names of our objects that were deleted since the last call, and are not there again."""
         deleted, self._deleted = self._deleted, set()
         return deleted - self.items.keys()
 
@@ -69,7 +74,7 @@ class OarlockPools:
         body = {
             "apiVersion": f"{resources.GROUP}/{resources.VERSION}",
             "kind": "OarlockPool",
-            "metadata": {"name": name},
+            "metadata": {"name": name, "labels": {resources.INSTALLATION: self.installation}},
             "spec": spec,
         }
         self._watch.put(await self._api.create(PATH, body, resources.OarlockPool))
@@ -100,4 +105,4 @@ def connect(
 ) -> OarlockPools:
     """Return the pools of the cluster of the settings. Raises InvalidInput where there is no kubeconfig."""
     access = credentials.find(environ, context=site.context, clock=clock, monotonic=monotonic)
-    return OarlockPools(client.Client(access, connections=CONNECTIONS), monotonic=monotonic)
+    return OarlockPools(client.Client(access, connections=CONNECTIONS), site.installation, monotonic=monotonic)

@@ -8,7 +8,7 @@ from oarlock.spec import attempts, resources
 
 PREFIX = "oarlock.dev"
 MANAGED_BY = "app.kubernetes.io/managed-by"
-INSTALLATION = f"{PREFIX}/installation"
+INSTALLATION = resources.INSTALLATION
 JOB = f"{PREFIX}/job"
 ATTEMPT = f"{PREFIX}/attempt"
 ROLE = f"{PREFIX}/role"

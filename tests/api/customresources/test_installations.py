@@ -1,0 +1,260 @@
+"""Several installations in one cluster, and a database that was lost: no server takes another one's pools away."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import time
+import types
+import uuid
+from collections.abc import AsyncIterator, Callable
+from typing import Any, cast
+
+import msgspec
+from tests.api.customresources import desks
+
+from oarlock.api.customresources import poolface
+from oarlock.api.services import provided
+from oarlock.spec import errors, resources
+from oarlock.spec.access import users
+from oarlock.spec.cluster import pools
+from oarlock.store import memory
+
+
+class Cluster:
+    """The OarlockPools of a cluster in memory."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, resources.OarlockPool] = {}
+        self.writes = 0  # by servers
+        self.servers: list[Objects] = []
+        self._versions = itertools.count(1)
+
+    def put(self, name: str, spec: Any = None, status: Any = None, labels: dict[str, str] | None = None) -> None:
+        was = self.found.get(name)
+        if was is None:
+            was = resources.OarlockPool(metadata=resources.Meta(name=name, uid=str(uuid.uuid4())))
+        meta = msgspec.structs.replace(
+            was.metadata,
+            generation=was.metadata.generation + (spec is not None and spec != was.spec),
+            resource_version=str(next(self._versions)),
+            labels={**was.metadata.labels, **(labels or {})},
+        )
+        one = msgspec.structs.replace(was, metadata=meta)
+        one = msgspec.structs.replace(one, spec=spec) if spec is not None else one
+        self.found[name] = msgspec.structs.replace(one, status=status) if status is not None else one
+        for server in self.servers:
+            server.changed.set()
+
+    def delete(self, name: str) -> None:
+        was = self.found.pop(name)
+        for server in self.servers:
+            if was.installation() == server.installation:
+                server.deleted.add(name)
+            server.changed.set()
+
+
+class Objects:
+    """`poolface.Objects` of one server."""
+
+    def __init__(self, cluster: Cluster, installation: str) -> None:
+        self._cluster = cluster
+        self.installation = installation
+        self.synced, self.changed = asyncio.Event(), asyncio.Event()
+        self.deleted: set[str] = set()
+        self.synced.set()
+        cluster.servers.append(self)
+
+    @property
+    def items(self) -> dict[str, resources.OarlockPool]:
+        return dict(self._cluster.found)
+
+    async def run(self) -> None:
+        await asyncio.Event().wait()
+
+    async def renew(self) -> None:
+        pass
+
+    def take_deleted(self) -> set[str]:
+        deleted, self.deleted = self.deleted, set()
+        return deleted - self.items.keys()
+
+    async def is_defined(self) -> bool:
+        return True
+
+    async def create(self, name: str, spec: dict[str, Any]) -> None:
+        if name in self._cluster.found:
+            raise errors.Conflict(f"{name} exists", hint="")
+        self._cluster.writes += 1
+        self._cluster.put(name, spec, labels={resources.INSTALLATION: self.installation})
+
+    async def write_spec(self, found: resources.OarlockPool, patch: dict[str, Any]) -> None:
+        now = self._now(found)
+        spec = {field: value for field, value in {**now.spec, **patch}.items() if value is not None}
+        self._cluster.put(found.metadata.name, spec)
+
+    async def write_status(self, found: resources.OarlockPool, status: resources.PoolStatus) -> None:
+        self._now(found)
+        self._cluster.put(found.metadata.name, status=msgspec.to_builtins(status))
+
+    async def remove(self, found: resources.OarlockPool) -> None:
+        self._now(found)
+        self._cluster.delete(found.metadata.name)
+
+    async def close(self) -> None:
+        self._cluster.servers.remove(self)
+
+    def _now(self, found: resources.OarlockPool) -> resources.OarlockPool:
+        now = self._cluster.found.get(found.metadata.name)
+        if now is None:
+            raise errors.NotFound("it is gone", hint="")
+        if now.metadata.resource_version != found.metadata.resource_version:
+            raise errors.Conflict("it has changed", hint="")
+        self._cluster.writes += 1
+        return now
+
+
+class Server:
+    """One server with a database of its own."""
+
+    def __init__(self, cluster: Cluster, installation: str) -> None:
+        self._cluster = cluster
+        self.installation = installation
+        self.reports: list[tuple[str, Any]] = []
+        self.store = memory.MemoryStore()
+
+    @contextlib.asynccontextmanager
+    async def serving(self) -> AsyncIterator[None]:
+        owner = users.User(name="root", right=users.Right.ADMIN, created_at=time.time())
+        if not await self.store.read(lambda view: view.users()):
+            await self.store.write(lambda tx: tx.put_user(owner))
+        services = types.SimpleNamespace(
+            store=self.store,
+            clock=time.time,
+            report=lambda *told: self.reports.append(told),
+            meters=types.SimpleNamespace(failed=lambda name: None),
+        )
+        made = cast("provided.Services", services)
+        async with poolface.serving(made, Objects(self._cluster, self.installation), leads=lambda: True):
+            yield
+        assert "pools_failed" not in [what for what, _ in self.reports], self.reports
+
+    async def set(self, name: str, **fields: Any) -> None:
+        await self.store.write(lambda tx: tx.put_pool(pools.Pool(name=name, **fields)))
+
+    async def limits(self) -> dict[str, float]:
+        found = await self.store.read(lambda view: view.pools())
+        return {one.name: one.limit.get("gpus", 0.0) for one in found}
+
+
+async def until(holds: Callable[[], Any], what: str) -> None:
+    deadline = time.monotonic() + desks.PATIENCE_S
+    while not await holds():
+        assert time.monotonic() < deadline, what
+        await asyncio.sleep(0.05)
+
+
+def is_settled(cluster: Cluster, *names: str) -> Callable[[], Any]:
+    """Return whether each object shows its pool, as a question."""
+
+    async def holds() -> bool:
+        found = [cluster.found[name] for name in names if name in cluster.found]
+        seen = [one for one in found if one.told().observed_generation == one.metadata.generation]
+        return len(seen) == len(names)
+
+    return holds
+
+
+async def test_two_installations_leave_each_others_pools_alone() -> None:
+    cluster = Cluster()
+    one, other = Server(cluster, "one"), Server(cluster, "other")
+    await one.set("research", limit={"gpus": 16.0}, reserve={"gpus": 8.0})
+    await one.set("default", limit={"gpus": 4.0})
+    await other.set("default", limit={"gpus": 99.0})
+    await other.set("own", limit={"gpus": 1.0})
+    async with one.serving():
+        await until(is_settled(cluster, "research", "default"), "the first server's objects show its pools")
+        async with other.serving():
+            await until(is_settled(cluster, "own"), "the second server has looked")
+            writes = cluster.writes
+            await asyncio.sleep(2 * poolface.PERIOD_S)  # time to undo each other's work
+            assert cluster.writes == writes
+            cluster.put("new", {"limit": {"gpus": 2}}, labels={resources.INSTALLATION: "other"})
+            await until(is_settled(cluster, "new"), "the label says whose pool it is")
+            cluster.delete("research")
+
+            async def gone() -> bool:
+                return await one.limits() == {"default": 4.0}
+
+            await until(gone, "the pool goes with its object")
+    assert await other.limits() == {"default": 99.0, "own": 1.0, "new": 2.0}
+    assert {facts["pool"] for what, facts in other.reports if what == "pool_object_left_alone"} == {
+        "research",
+        "default",
+    }
+
+
+async def test_a_new_object_without_a_mark_becomes_a_pool_of_one_installation() -> None:
+    cluster = Cluster()
+    servers = [Server(cluster, "one"), Server(cluster, "other")]
+    async with servers[0].serving(), servers[1].serving():
+        cluster.put("research", {"limit": {"gpus": 16}})
+        await until(is_settled(cluster, "research"), "it is a pool")
+        await asyncio.sleep(poolface.PERIOD_S)  # time for the other one to look
+    assert sorted([len(await one.limits()) for one in servers]) == [0, 1]
+
+
+async def test_a_fresh_database_makes_the_pools_anew_from_their_objects() -> None:
+    """Also where the installation has kept its name."""
+    cluster = Cluster()
+    lost, fresh = Server(cluster, "here"), Server(cluster, "here")
+    async with lost.serving():
+        cluster.put("research", {"limit": {"gpus": 16}})
+        await until(is_settled(cluster, "research"), "it is a pool")
+
+    async def made() -> bool:
+        return await fresh.limits() == {"research": 16.0}
+
+    async with fresh.serving():
+        await until(made, "the pool is made anew")
+        await until(is_settled(cluster, "research"), "its object shows it")
+        await fresh.store.write(lambda tx: tx.remove_pool("research"))
+
+        async def gone() -> bool:
+            return "research" not in cluster.found
+
+        await until(gone, "from then on the pool's end is the object's")
+
+
+async def test_a_database_of_another_installation_deletes_no_object() -> None:
+    cluster = Cluster()
+    lost, fresh = Server(cluster, "here"), Server(cluster, "derived-anew")
+    async with lost.serving():
+        cluster.put("research", {"limit": {"gpus": 16}})
+        await until(is_settled(cluster, "research"), "it is a pool")
+    await fresh.set("own", limit={"gpus": 1.0})
+    async with fresh.serving():
+        await until(is_settled(cluster, "own"), "the server has looked")
+        assert "research" in cluster.found
+        cluster.put("research", labels={resources.INSTALLATION: "derived-anew"})
+
+        async def made() -> bool:
+            return await fresh.limits() == {"research": 16.0, "own": 1.0}
+
+        await until(made, "the label hands the pool over")
+
+
+async def test_two_databases_of_one_installation_do_not_write_without_a_pause() -> None:
+    """A mistake: both servers have the same name."""
+    cluster = Cluster()
+    servers = [Server(cluster, "here"), Server(cluster, "here")]
+    async with servers[0].serving():
+        cluster.put("research", {"limit": {"gpus": 16}})
+        await until(is_settled(cluster, "research"), "it is a pool")
+        async with servers[1].serving():
+            began, writes = time.monotonic(), cluster.writes
+            await asyncio.sleep(2 * poolface.PERIOD_S)
+            periods = (time.monotonic() - began) / poolface.PERIOD_S + 1
+            assert cluster.writes - writes <= 2 * poolface.MOST_CHANGES * periods
+    assert [await one.limits() for one in servers] == [{"research": 16.0}] * 2
