@@ -50,13 +50,14 @@ class Desk:
         return self.cluster.client()
 
     @contextlib.asynccontextmanager
-    async def serving(self) -> AsyncIterator[clusterobjects.Objects]:
-        """Serve the objects, as a server does between its start and its end."""
-        watched = oarlockjobs.OarlockJobs(self.client(), self.site, monotonic=time.monotonic)
-        told = face.serving(
-            self.rig.services, watched, self.tenants, leads=lambda: self.leads, monotonic=time.monotonic
+    async def serving(self, told: site.Site | None = None) -> AsyncIterator[clusterobjects.Objects]:
+        """Serve the objects, as a server with these settings does between its start and its end."""
+        told = told if told is not None else self.site
+        watched = oarlockjobs.OarlockJobs(self.client(), told, monotonic=time.monotonic)
+        serving = face.serving(
+            self.rig.services, watched, told.namespaces, leads=lambda: self.leads, monotonic=time.monotonic
         )
-        async with told:
+        async with serving:
             yield watched
         assert not [what for what, _ in self.rig.reports if what.startswith("resource")], self.rig.reports
 

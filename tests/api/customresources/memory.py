@@ -57,6 +57,10 @@ class Cluster:
             self._put("MODIFIED", {**found, "metadata": meta, "spec": spec})
         return str(found["metadata"]["uid"])
 
+    def relabel(self, namespace: str, name: str, labels: dict[str, str]) -> None:
+        found = self.objects[namespace, name]
+        self._put("MODIFIED", {**found, "metadata": {**found["metadata"], "labels": labels}})
+
     def delete(self, namespace: str, name: str) -> None:
         found = self.objects.pop((namespace, name))
         self._tell("DELETED", found)

@@ -398,3 +398,94 @@ def test_a_namespace_of_the_owner_is_the_same_for_every_server() -> None:
     tenants = {"team-z": site.Tenant("ann"), "team-b": site.Tenant("bob"), "team-c": site.Tenant("ann")}
     told = site.Site(namespace="pods", namespaces=tenants)
     assert projecting.place(job, told) == ("team-c", "train-01abc")
+
+
+async def test_another_name_of_the_installation_cancels_no_job(desk: Desk) -> None:
+    """Objects and records stay; the objects' labels have the name of before."""
+    async with desk.serving():
+        for who in ("root", "ann"):
+            await desk.rig.submit(who, name=f"of-{who}")
+            await desk.until(*place(await projected(desk, f"of-{who}")), is_true("Admitted"))
+    async with desk.serving(msgspec.structs.replace(desk.site, installation="renamed")):
+        for who in ("root", "ann"):
+            job = await desk.rig.launch((await desk.jobs(f"of-{who}"))[0])
+            await desk.until(*place(job), lambda status: status["phase"] == "DEPLOYING")
+            assert (await desk.job(job.name)).intent == "run"
+        assert len(await desk.jobs("of-ann")) == 1
+        await desk.delete(*place((await desk.jobs("of-ann"))[0]))
+        await desk.job("of-ann", lambda job: job.intent == "cancel")
+
+
+async def test_an_object_that_loses_its_labels_cancels_no_job(rig: rigs.Rig) -> None:
+    desk = Desk(rig)
+    async with desk.serving():
+        await rig.submit("root", name="train")
+        job = await projected(desk, "train")
+        await desk.until(*place(job), is_true("Admitted"))
+        desk.cluster.relabel(*place(job), {})
+        await rig.launch(job)
+        await desk.until(*place(job), lambda status: status["phase"] == "DEPLOYING")
+        assert (await desk.job("train")).intent == "run"
+        desk.cluster.delete(*place(job))
+        await desk.job("train", lambda job: job.intent == "cancel")
+
+
+async def test_an_object_that_the_watch_lost_cancels_no_job(rig: rigs.Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The list lacks it, and the API server still has it."""
+    desk = Desk(rig)
+    async with desk.serving():
+        await rig.submit("root", name="train")
+        job = await projected(desk, "train")
+        await desk.until(*place(job), is_true("Admitted"))
+    asked = asyncio.Event()
+    uid = oarlockjobs.OarlockJobs.uid
+
+    async def tell(self: oarlockjobs.OarlockJobs, found: resources.Resource) -> str | None:
+        asked.set()
+        return await uid(self, found)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(oarlockjobs.OarlockJobs, "_keep", lambda self, found: None)
+        patched.setattr(oarlockjobs.OarlockJobs, "uid", tell)
+        async with desk.serving():
+            await asyncio.wait_for(asked.wait(), desks.PATIENCE_S)
+            await rig.submit("ann", name="later")
+            await projected(desk, "later")
+    assert (await desk.job("train")).intent == "run"
+    desk.cluster.delete(*place(job))
+    async with desk.serving():
+        await desk.job("train", lambda job: job.phase is phases.Phase.CANCELED)
+
+
+async def test_the_new_user_of_a_namespace_does_not_reach_the_jobs_of_the_old_one(rig: rigs.Rig) -> None:
+    desk = Desk(rig)
+    async with desk.serving():
+        await rig.submit("ann", name="train")
+        job = await projected(desk, "train")
+        await desk.until(*place(job), is_true("Admitted"))
+    told = msgspec.structs.replace(desk.site, namespaces={desk.ann: site.Tenant("bob")})
+    async with desk.serving(told):
+        await desk.edit(*place(job), halt=True, priority=99)
+        status = await desk.until(*place(job), is_false("Admitted"))
+        assert "belongs to ann" in condition(status, "Admitted")["message"]
+        await desk.delete(*place(job))
+        await until(lambda: is_left_alone(rig, job), "the absence is seen")
+    job = await desk.job("train")
+    assert (job.intent, job.phase, job.spec.priority) == ("run", phases.Phase.QUEUED, 50)
+
+
+async def is_left_alone(rig: rigs.Rig, job: jobs.Job) -> bool:
+    return any(what == "jobs_left_alone" and facts["job"] == job.id for what, facts in rig.reports)
+
+
+async def test_the_object_of_another_installations_job_becomes_no_second_job(rig: rigs.Rig) -> None:
+    desk = Desk(rig)
+    job = await rig.submit("bob", name="train")
+    elsewhere = msgspec.structs.replace(desk.site, installation="there")
+    made = projecting.manifest(msgspec.structs.replace(job, owner="ann"), elsewhere)["metadata"]
+    desk.cluster.apply(desk.ann, made["name"], {"command": "true"}, made["labels"])
+    async with desk.serving():
+        await desk.apply(desk.ann, "own")
+        await desk.until(desk.ann, "own", is_true("Admitted"))
+        assert await desk.jobs(made["name"]) == []
+        assert "status" not in await desk.object(desk.ann, made["name"])

@@ -49,6 +49,10 @@ class Objects(Protocol):
         """Return the identity of the cluster with this namespace; None where this server may not read it."""
         ...
 
+    async def uid(self, found: resources.Resource) -> str | None:
+        """Return the UID that the object at this place has now; None where there is none."""
+        ...
+
     def follows(self, namespace: str) -> bool:
         """Return whether the objects of this namespace are among the items."""
         ...
@@ -59,6 +63,10 @@ class Objects(Protocol):
 
     def projected(self, found: resources.OarlockJob) -> str | None:
         """Return the id of the job in the labels of an object of the server's; None for an object of a user."""
+        ...
+
+    def is_made(self, found: resources.OarlockJob) -> bool:
+        """Return whether a server made the object for a job, by its labels: of this installation or another one."""
         ...
 
     async def project(self, job: nouns.Job) -> resources.Resource | None:

@@ -9,7 +9,8 @@
 After the admission the database is the truth. The UID of an object is the key of its submission, so that it makes one
 job, however often it is seen. An object that is not there any more means that its job is to be canceled; no finalizer
 is needed, because a list tells it also after a time without a server. The absence of an object counts only in a list
-that is newer than the job's record, of the job's own cluster, and in a namespace of the settings.
+that is newer than the job's record, of the job's own cluster, and in a namespace of the settings that still belongs to
+the job's owner; and the API server must say, asked for the object itself, that it is gone.
 
 A job of the command line gets an object too, with the job's id as a label. A label proves nothing: the object counts at
 the one place that the job's object has, and under the UID in the job's record. Its namespace's owner edits and cancels
@@ -55,6 +56,8 @@ RESTART_FIRST_S, RESTART_MOST_S = 1.0, 60.0
 """The face is started again so long after an error that it did not expect, at first, and at most."""
 _JOB = "j-"
 """Begins the id of a job, and no UID."""
+_UNKNOWN = "The cluster of the object is not known: the right to `get` the namespace kube-system is missing."
+_STILL_THERE = "The object is still there."
 _FOREIGN = "Its labels are those of an object that the server makes for a job. Remove them, and it becomes a job."
 MOST_JOBS = 1_000_000
 MOST_UNTOLD = 5000
@@ -283,19 +286,23 @@ class Face:
             return await self._one_that_is_absent(uid, await self._job(uid, None))
         if (job_id := self._objects.projected(found)) is not None:
             return await self._one_of_ours(found, job_id)
+        tenant = self._tenants.get(found.metadata.namespace)
+        if tenant is None:  # beside the pods; it may belong to another installation, or have lost its labels
+            return await self._one_of_ours(found, self._jobs[uid]) if uid in self._jobs else None
         job = await self._job(uid, found)
+        if job is not None and job.owner != tenant.user:
+            return await self._told(_given_away(found, job, tenant), job)
         if await self._is_going(found, job):
             return None
-        tenant = self._tenants.get(found.metadata.namespace)
-        if tenant is None:  # it may belong to another installation
+        if job is None and self._objects.is_made(
+            found
+        ):  # for a job of another installation, which shares the namespace
             return None
         work = Work(found, tenant)
         if job is None and work.before.job is None:
             job = await self._admit(work)
         elif job is None:
             work.fact(translation.ADMITTED, False, "Removed", f"The record of {work.before.job} has been removed.")
-        elif job.owner != tenant.user:
-            work.refused(translation.ADMITTED, _of_another(job, tenant))
         elif work.before.observed_generation != found.metadata.generation:
             job = await self._apply(work, job)
         return await self._told(work, job)
@@ -315,6 +322,9 @@ class Face:
             return await self._told(work, None)
         self._know(found.metadata.uid, job.id)
         job = await self._recorded(job, await self._resource(found))
+        tenant = self._tenants.get(found.metadata.namespace)
+        if tenant is not None and tenant.user != job.owner:
+            return await self._told(_given_away(found, job, tenant), job)
         if await self._is_going(found, job):
             return None
         work = Work(found, clusterobjects.Owner(job.owner, job.pool))
@@ -419,11 +429,14 @@ class Face:
         try:
             why = await self._doubt(uid, job)
         except errors.OarlockError as error:
-            _log.warning("resources.cluster_unknown", job=job.id, error=str(error))
+            _log.warning("resources.absence_unknown", job=job.id, error=str(error))
             return AGAIN_FIRST_S
         if why is None:
             await self._cancel(job)
-        elif job.resource is not None and (told := (job.resource.namespace, why)) not in self._left:
+            return None
+        if why == _STILL_THERE:
+            return AGAIN_FIRST_S
+        if job.resource is not None and (told := (job.resource.namespace, why)) not in self._left:
             self._left.add(told)
             facts = {"namespace": told[0], "job": job.id, "reason": why, "hint": f"oarlock cancel {job.id}"}
             self._services.report("jobs_left_alone", facts)
@@ -435,12 +448,16 @@ class Face:
         namespace, cluster = job.resource.namespace, job.resource.cluster
         if not self._objects.follows(namespace):
             return "The settings do not name this namespace, so that its objects are not known."
+        tenant = self._tenants.get(namespace)
+        if tenant is not None and tenant.user != job.owner:
+            return f"The namespace belongs to {tenant.user} now, and the job to {job.owner}."
         present = await self._objects.cluster(namespace)
         if cluster is not None and present is not None:
-            return None if cluster == present else "The object is in another cluster than that of the settings."
-        if uid in self._seen:
-            return None
-        return "The cluster of the object is not known: the right to `get` the namespace kube-system is missing."
+            if cluster != present:
+                return "The object is in another cluster than that of the settings."
+        elif uid not in self._seen:
+            return _UNKNOWN
+        return _STILL_THERE if await self._objects.uid(job.resource) == uid else None
 
     async def _cluster(self, namespace: str) -> str | None:
         if namespace not in self._clusters:
@@ -535,11 +552,15 @@ def key(uid: str) -> str:
     return f"oarlockjob-{uid}"
 
 
-def _of_another(job: nouns.Job, tenant: clusterobjects.Tenant) -> errors.Conflict:
-    return errors.Conflict(
+def _given_away(found: resources.OarlockJob, job: nouns.Job, tenant: clusterobjects.Tenant) -> Work:
+    """Return the look at an object whose namespace has another user than its job: no act on it reaches the job."""
+    work = Work(found, tenant)
+    refused = errors.Conflict(
         f"The job {job.id} of this object belongs to {job.owner}, and the namespace now to {tenant.user}.",
         hint="It goes on as it was. For a job of the new user, make an object of another name.",
     )
+    work.refused(translation.ADMITTED, refused)
+    return work
 
 
 def _submitted(view: stores.View, uid: str, user: str) -> str | None:

@@ -134,6 +134,12 @@ def projected(found: resources.OarlockJob, site: Site) -> str | None:
     return said.get(labels.JOB) if said.get(labels.INSTALLATION) == site.installation else None
 
 
+def is_made(found: resources.OarlockJob) -> bool:
+    """Return whether a server made the object for a job, by its labels: of this installation or another one."""
+    said = found.metadata.labels
+    return said.get(labels.MANAGED_BY) == "oarlock" and labels.JOB in said
+
+
 async def identity(api: client.Client, namespace: str) -> str | None:
     """Return the UID of a namespace that lives as long as its cluster; without the right to read it, that of the
     objects' own namespace; without that right, None.
