@@ -10,9 +10,11 @@ import asyncio
 import contextlib
 import datetime as dt
 import http.client
+import itertools
 import os
 import random
 import signal
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -20,13 +22,13 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.backends.kubernetes import apiserver, proxy
+from tests.backends.kubernetes import apiserver, cluster, proxy
 from tests.e2e import pods, stalls
 
 from oarlock.backends.kubernetes import amounts
 from oarlock.backends.kubernetes.apiserver import objects
 from oarlock.backends.kubernetes.pods import podstates
-from oarlock.spec import attempts
+from oarlock.spec import attempts, bodies
 from oarlock.spec.reconciling import observations
 
 pytestmark = apiserver.needed
@@ -48,6 +50,7 @@ JOB = [
     "--image",
     "registry.example/any:1",
 ]
+FIRST_STAYS = 'test "$OARLOCK_ATTEMPT" != 1 || exec sleep 600'
 CPUS_MILLI = 4000
 ETCD_AWAY_S = 20.0
 PARTLY_S = 30.0
@@ -155,6 +158,20 @@ class FaultShell(pods.PodShell):
                 longest = max(longest, one.deleted_at - times[0])
         return longest
 
+    def lives(self, name: str) -> tuple[int, int]:
+        """Return the numbers of the job's attempts, and of the restarts that it has spent."""
+        job = self.job(name)
+        return len(job["attempts"]), job["restarts"]
+
+    def nodes(self) -> dict[str, bodies.NodeState]:
+        with self.client() as client:
+            return {one.node.name: one for one in client.nodes()}
+
+    def waits(self, name: str) -> bool:
+        """Return whether the job is queued, with a reason that a plan has found."""
+        job = self.job(name)
+        return job["phase"] == "QUEUED" and job["refusal"] is not None
+
     def start_server(self, failpoint: str = "") -> None:
         if failpoint:
             self.env["OARLOCK_FAILPOINT"] = failpoint
@@ -199,7 +216,7 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultShell]:
 @pytest.fixture(autouse=True)
 def _calm(shell: FaultShell) -> Iterator[None]:
     yield
-    shell.proxy.fate = proxy.none
+    shell.proxy.fate, shell.proxy.before = proxy.none, proxy.at_once
     shell.proxy.met.clear()
 
 
@@ -274,15 +291,130 @@ def test_a_quota_that_is_too_small_holds_the_gang_back_whole(shell: FaultShell) 
     shell.is_whole("quota")
 
 
+def test_watches_are_dropped_and_told_that_they_are_too_old(shell: FaultShell) -> None:
+    """No other request fails. The pods begin, end and go meanwhile: nothing of it is missed."""
+    fates = itertools.cycle(["cut", "410", "old"])
+
+    def fate(method: str, path: str, watch: bool) -> str:
+        return next(fates) if watch else ""
+
+    shell.proxy.fate = fate
+    shell.do("down")
+    shell.start_server()
+    for number in range(4):
+        shell.begin(f"watched-{number}")
+    shell.is_whole(*(f"watched-{number}" for number in range(4)))
+    met = shell.proxy.met
+    shell.until(lambda: all(met[one] for one in ("cut", "410", "old")), "each of the faults")
+
+
+def test_a_pod_is_deleted_by_hand(shell: FaultShell) -> None:
+    shell.begin("deleted", FIRST_STAYS)
+    shell.wait_phase("deleted", "PROCESSING")
+    shell.delete_pod("deleted", "worker", 1)
+    shell.is_whole("deleted")
+    assert shell.lives("deleted") == (2, 0)
+
+
+def test_another_scheduler_preempts_a_pod(shell: FaultShell) -> None:
+    """Its agent knows only of a SIGTERM. The record names the scheduler, and the job spends no restart."""
+    shell.begin("preempted", FIRST_STAYS)
+    shell.wait_phase("preempted", "PROCESSING")
+    uid = shell.uid("preempted", "worker", 1)
+    (pod,) = (pod for pod in shell.pods() if pod.metadata.uid == uid)
+    shell.on_cluster(shell.cluster.preempt(pod, "kube-system/dns needs its place"))
+    shell.is_whole("preempted")
+    assert shell.lives("preempted") == (2, 0)
+    said = "preempted by another scheduler: kube-system/dns needs its place"
+    assert said in shell.job("preempted")["attempts"][0]["verdict"]["message"]
+    assert said in " ".join(shell.do("show", "preempted").stdout.split())
+
+
+def test_a_kubelet_rejects_a_pod(shell: FaultShell) -> None:
+    why = "Node didn't have enough resource: cpu, requested: 3000, used: 2000, capacity: 4000"
+    shell.cluster.fates["rejected", 1] = cluster.Play(reason="OutOfcpu", message=why)
+    shell.begin("rejected")
+    shell.is_whole("rejected")
+    assert shell.lives("rejected") == (2, 0)
+    assert f"its node refused it: {why}" in shell.job("rejected")["attempts"][0]["verdict"]["message"]
+
+
+def test_a_pod_that_does_not_end_keeps_its_place(shell: FaultShell) -> None:
+    """Its node takes tasks, and nothing confirms that its processes have ended."""
+    shell.begin("stuck", "exec sleep 600")
+    job = shell.wait_phase("stuck", "PROCESSING")
+    places = {task["index"]: task["node"] for task in job["attempts"][-1]["tasks"]}
+    stays = next(name for name in ("n1", "n2") if shell.cluster.node(name) == places[1])
+    shell.cluster.hang(stays)
+    try:
+        shell.do("cancel", "stuck")
+        shell.until(
+            lambda: any(pod.metadata.deletion_timestamp and pod.spec.node_name == places[1] for pod in shell.pods()),
+            "its pod is being deleted",
+        )
+        shell.begin("next")
+        shell.until(lambda: shell.waits("next") and "stuck" in shell.do("why", "next").stdout, "it waits for the place")
+        assert shell.nodes()[places[1]].held.cpus_milli == 3000
+        assert shell.job("stuck")["phase"] not in {"CANCELED", "COMPLETED", "FAILED"}
+        assert shell.starts("next") == 0
+        assert shell.waits("next")
+    finally:
+        shell.cluster.hang(stays, False)
+    shell.wait_phase("stuck", "CANCELED")
+    shell.is_whole("next")
+
+
+def test_a_foreign_pod_takes_the_place_between_plan_and_binding(shell: FaultShell) -> None:
+    """It comes while the pods of the gang are made: none of them is bound, and the gang waits as a whole."""
+    held, goes_on = threading.Event(), asyncio.Event()
+
+    async def before(method: str, path: str) -> None:
+        if method == "POST" and path.endswith("/pods"):
+            held.set()
+            await goes_on.wait()
+
+    shell.proxy.before = before
+    shell.begin("between")
+    assert held.wait(240), "its first pod is about to be made"
+    for name in ("n1", "n2"):
+        shell.on_cluster(shell.cluster.foreign(f"foreign-{name}", name, cpu="2"))
+    taken = lambda: {one.node.taken.cpus_milli for one in shell.nodes().values()}  # noqa: E731
+    shell.until(lambda: taken() == {2000}, "the server knows of the other pods")
+    shell.proxy.before = proxy.at_once
+    shell._loop.call_soon_threadsafe(goes_on.set)
+    try:
+        shell.until(lambda: shell.waits("between") and not shell.pods(), "the gang has been removed")
+        mine = shell.job("between")["id"]
+        bound = [life for life in shell.seen.values() if life.key.job == mine and life.bound_at is not None]
+        assert not bound, "no part of it was ever bound"
+    finally:
+        for name in ("n1", "n2"):
+            path = f"/api/v1/namespaces/default/pods/{shell.namespace}-foreign-{name}"
+            shell.on_cluster(shell.cluster.api.delete(path, grace_s=0))
+    shell.is_whole("between")
+
+
+def test_an_image_that_cannot_be_pulled_ends_the_job(shell: FaultShell) -> None:
+    """`why` tells which image, why and since when; the job fails once its start-up time is over."""
+    shell.cluster.fates["unpulled", 1] = cluster.Play(pull="manifest unknown")
+    shell.do(*JOB, "--name", "unpulled", "--max-restarts", "0", "--start-timeout", "20s", "--", "sleep", "600")
+    words = f"worker-1: image {cluster.IMAGE} cannot be pulled: manifest unknown"
+    shell.until(lambda: f"{words}. It has been so for" in " ".join(shell.do("why", "unpulled").stdout.split()), words)
+    job = shell.wait_phase("unpulled", "FAILED")
+    verdict = job["attempts"][-1]["verdict"]
+    assert verdict["cause"] == "start_timeout"
+    assert f"image {cluster.IMAGE} cannot be pulled: manifest unknown" in verdict["message"]
+    shell.is_whole()
+
+
 def test_a_node_is_deleted(shell: FaultShell) -> None:
     """The gang starts again on the nodes that there are, and spends no restart."""
-    shell.begin("moved", 'test "$OARLOCK_ATTEMPT" != 1 || exec sleep 600')
+    shell.begin("moved", FIRST_STAYS)
     shell.wait_phase("moved", "PROCESSING")
     shell.on_cluster(shell.cluster.add("n3", cpu="4"))
     shell.on_cluster(shell.cluster.remove("n1"))
     shell.is_whole("moved")
-    job = shell.job("moved")
-    assert (len(job["attempts"]), job["restarts"]) == (2, 0)
+    assert shell.lives("moved") == (2, 0)
 
 
 def test_the_server_is_stopped_in_a_launch_and_goes_on_later(shell: FaultShell) -> None:

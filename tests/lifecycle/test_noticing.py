@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 from tests.lifecycle import script
 
-from oarlock.lifecycle import noticing
+from oarlock.lifecycle import noticing, stepping
+from oarlock.lifecycle.failures import blame
 from oarlock.spec import attempts, events
+from oarlock.spec.reconciling import observations
 
 OF = {"key": attempts.TaskKey(script.new_job().id, 1, "worker", 1, 1)}
 FAILED = attempts.Exit(code=3, cause=attempts.Cause.ERROR, at=script.START)
@@ -78,3 +80,26 @@ def test_a_job_without_an_attempt_has_nothing_to_notice() -> None:
     play.run("lose worker-0 worker-1")
     play.run("job {}")
     assert noticed(play) == []
+
+
+def test_the_backend_says_why_a_task_was_stopped_from_outside() -> None:
+    """Its agent is heard first, and knows only of a SIGTERM."""
+    play = deploying()
+    for line in ("register worker-0 worker-1", "report worker-1 PROCESSING", "exit worker-1 stopped"):
+        play.run(line)
+    message = "worker-1 was lost: it was stopped from outside"
+    guilty = blame.settle(play.live.tasks, play.job.spec)
+    assert guilty is not None
+    assert guilty.message == message
+    decided = events.StopDecided(attempt=1, cause=guilty.cause, message=message, task=guilty.task)
+    play.job = stepping.step(play.job, decided, play.now)
+    why = "preempted by another scheduler: for kube-system/dns"
+    told = attempts.Exit(code=143, cause=attempts.Cause.PLATFORM, at=script.START, reason=why)
+    seen = observations.Observed(key=OF["key"], state=observations.State.GONE, exit=told)
+    found = noticing.notices(play.job, [seen, *(one for key, one in play.shown.items() if key != OF["key"])])
+    assert found == [events.TaskExited(**OF, exit=told), events.TaskGone(**OF)]
+    after = stepping.step(play.job, found[0], play.now)
+    assert after.live is not None
+    assert after.live.stop_message == f"worker-1 was lost: {why}"
+    assert found[0] not in noticing.notices(after, [seen])
+    assert stepping.step(after, events.TaskExited(**OF, exit=FAILED), play.now) is after, "nothing else replaces it"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from oarlock.lifecycle.failures import blame
 from oarlock.spec import attempts, events, jobs, phases
 from oarlock.spec.reconciling import observations
 
@@ -28,7 +29,7 @@ def _of_task(
 ) -> Iterator[events.AnyEvent]:
     made = task.phase is not phases.TaskPhase.PENDING
     gone = made if seen is None else seen.state is State.GONE  # made, and not there: lost
-    if seen is not None and seen.exit is not None and task.exit is None:
+    if seen is not None and seen.exit is not None and (task.exit is None or blame.explains(task.exit, seen.exit)):
         yield events.TaskExited(key=key, exit=seen.exit)
     if gone and not task.gone:
         yield events.TaskGone(key=key)

@@ -277,12 +277,24 @@ def _is_old(told: attempts.Progress | None, known: attempts.Progress | None) -> 
 
 def _exited(job: jobs.Job, event: events.TaskExited, now: float) -> jobs.Job:
     live, task = _task(job, event)
-    if live is None or task is None or task.exit is not None:
+    if live is None or task is None:
         return job
+    if task.exit is not None:
+        return _explained(job, live, task, event.exit)
     if event.exit.step is not None:  # its report may come later, or never
         job = replace(job, reached_step=_farther(job.reached_step, event.exit.step))
         task = _at_step(task, event.exit.step, event.exit.at)
     return _with_task(job, live, _ended(job, live, task, event.exit, now))
+
+
+def _explained(job: jobs.Job, live: attempts.Attempt, task: attempts.Task, told: attempts.Exit) -> jobs.Job:
+    """Let the backend say why a task was stopped from outside. Its agent, which is heard first, knows only the fact."""
+    if task.exit is None or not blame.explains(task.exit, told):
+        return job
+    after = replace(task, exit=replace(task.exit, reason=told.reason))
+    if live.stop_message == blame.sentence(task):
+        live = replace(live, stop_message=blame.sentence(after))
+    return _with_task(job, live, after)
 
 
 def _at_step(task: attempts.Task, step: int, at: float) -> attempts.Task:

@@ -50,6 +50,7 @@ class Exit(msgspec.Struct, frozen=True, kw_only=True):
     process: int = 0
     step: int | None = None  # the farthest that its processes have told of
     memory_peak_bytes: int | None = None  # the most that the task had taken
+    memory_limit_bytes: int | None = None  # of its container, where the backend knows it
 
 
 class NotKept(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,7 +15,7 @@ from oarlock.api import application
 from oarlock.api.jobs import decisions, outlook
 from oarlock.api.services import forecaster
 from oarlock.scheduler.forecasting import forecasts
-from oarlock.spec import attempts, events, holdings, intents, jobs, phases, plans, refusals
+from oarlock.spec import attempts, events, holdings, intents, jobs, phases, plans, refusals, summaries
 from oarlock.spec.cluster import prices, provisioning
 
 
@@ -218,6 +218,27 @@ async def test_another_s_jobs_of_the_name_tell_nothing(rig: rigs.Rig) -> None:
 async def finish(rig: rigs.Rig, job: jobs.Job) -> None:
     await rig.end(job.id, code=0)
     await rig.store.write(lambda tx: tx.release(job.id, 1))
+
+
+async def test_a_task_that_its_backend_cannot_start_is_named_with_the_reason_and_since_when(rig: rigs.Rig) -> None:
+    """As an image that cannot be pulled: the job holds its place, and does not move."""
+    job = await rig.submit(name="train")
+    claim = holdings.Holding(
+        job=job.id, attempt=1, role="worker", index=0, node="here", amount=holdings.Resources(1000, 0, 0)
+    )
+    key = attempts.TaskKey(job.id, 1, "worker", 0, 1)
+    await rig.happen(job.id, events.Admitted(attempt=1, holdings=(claim,)), events.Launched(attempt=1))
+    rig.clock.now += 30
+    why = "image reg/train:1 cannot be pulled: manifest unknown"
+    await rig.happen(job.id, events.TaskReported(key=key, detail=why))
+    rig.clock.now += 180
+    found = await ask(rig, "train/why")
+    assert found["lines"][1] == f"worker-0: {why}. It has been so for 3 min."
+    stored = await rig.store.read(lambda view: view.job(job.id))
+    assert stored is not None
+    assert summaries.reason(stored) == f"worker-0: {why}"
+    await rig.happen(job.id, events.TaskReported(key=key, phase="DOWNLOADING"))
+    assert "pulled" not in str(await ask(rig, "train/why"))
 
 
 async def test_one_forecast_is_made_of_one_state(rig: rigs.Rig, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -112,6 +112,18 @@ class Cluster:
         self.lost.add(self.node(name))
         await self.ready(name, "Unknown", "Kubelet stopped posting node status.")
 
+    async def preempt(self, pod: objects.Pod, message: str = "") -> None:
+        """Take the pod away as another scheduler does that needs its place (1.26 and newer say so in the pod)."""
+        why = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler", "message": message}
+        there = [one for one in msgspec.to_builtins(pod.status.conditions) if one["type"] != why["type"]]
+        await self._tell(pod, {"conditions": [*there, why]})
+        await self.api.delete(f"{self.path('pods')}/{pod.metadata.name}", uid=pod.metadata.uid)
+
+    def hang(self, name: str, on: bool = True) -> None:
+        """Let the kubelet of this node confirm nothing: its pods stay, also once they are deleted."""
+        (self.lost.add if on else self.lost.discard)(self.node(name))
+        self._wake()
+
     async def find(self, name: str) -> None:
         self.lost.discard(self.node(name))
         await self.ready(name)

@@ -33,7 +33,7 @@ from oarlock.agent import zipapp
 from oarlock.api.process import libraries
 from oarlock.backends.kubernetes import reaching
 from oarlock.backends.kubernetes.apiserver import client, objects
-from oarlock.backends.kubernetes.pods import commands, rendering
+from oarlock.backends.kubernetes.pods import commands, labels, podstates, rendering
 
 MARK = "TEST_POD"
 BIN = Path(sys.executable).parent
@@ -64,6 +64,8 @@ class RunningCluster(cluster.Cluster):
         self.folder = folder
         self.paths = {rendering.DELIVERED: str(runtime(folder / "runtime")), rendering.PYTHON: sys.executable}
         self.failures: list[str] = []
+        self.fates: dict[tuple[str, int], cluster.Play] = {}
+        """By a job's name and a task's index: what becomes of the first pod that starts, instead of running."""
         self._numbers = itertools.count(2)
         self._pods: dict[str, asyncio.Task[None]] = {}
         self._environments: dict[tuple[str, str], tuple[dict[str, str], dict[str, str]]] = {}  # by pod and container
@@ -86,6 +88,13 @@ class RunningCluster(cluster.Cluster):
         return self.folder / "pods" / name
 
     async def _begin(self, pod: objects.Pod) -> None:
+        key = podstates.key(pod)
+        name = pod.metadata.annotations.get(f"{labels.PREFIX}/name", "")
+        fate = self.fates.pop((name, key.index), None) if key is not None else None
+        if fate is not None:
+            self.plays[pod.metadata.name] = fate
+            await super()._begin(pod)
+            return
         self._pods[pod.metadata.uid] = asyncio.create_task(self._run(pod))
 
     async def _end(self, uid: str, pod: objects.Pod) -> None:
@@ -134,6 +143,7 @@ class RunningCluster(cluster.Cluster):
         contained = [self._contain(folder, one, volumes, uid, address) for one in spec["containers"]]
         codes = dict(zip([one["name"] for one in spec["containers"]], await asyncio.gather(*contained), strict=True))
         said = {name: self._said(folder, name) or self._lines(folder, name) for name in codes}
+        await self.until(lambda: pod.spec.node_name not in self.lost, "the node is back", 600)
         with contextlib.suppress(Exception):  # the pod may be gone
             await self._tell(pod, cluster.all_ended(codes, said))
 

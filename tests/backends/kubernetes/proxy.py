@@ -5,22 +5,31 @@ and whether it is a watch:
 
     ``        nothing       `lose`    it does not arrive      `forget`   it arrives, and its answer is lost
     `cut`     a watch ends after its first bytes              a number   an answer with that code, without the request
+    `old`     a watch tells within its stream that its resource version is too old
+
+`before` is awaited before each request is passed on, and may hold it up.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import aiohttp
 from aiohttp import web
 
 Fate = Callable[[str, str, bool], str]
+Before = Callable[[str, str], Awaitable[None]]
+_OLD = {"type": "ERROR", "object": {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}}
 
 
 def none(method: str, path: str, watch: bool) -> str:
     return ""
+
+
+async def at_once(method: str, path: str) -> None:
+    return
 
 
 class Proxy:
@@ -28,6 +37,7 @@ class Proxy:
 
     def __init__(self, upstream: str) -> None:
         self.fate: Fate = none
+        self.before: Before = at_once
         self.met: Counter[str] = Counter()
         self.url = ""
         self._upstream = upstream
@@ -61,9 +71,12 @@ class Proxy:
             self.met[fate] += 1
         if fate == "lose":
             return _broken(request)
+        if fate == "old":
+            return web.Response(text=json.dumps(_OLD) + "\n", content_type="application/json")
         if fate.isdigit():
             text = json.dumps({"kind": "Status", "message": f"a pretended {fate}", "code": int(fate)})
             return web.Response(status=int(fate), text=text, content_type="application/json")
+        await self.before(request.method, request.path)
         skipped = {"Host", "Content-Length", "Transfer-Encoding", "Connection"}
         headers = {name: value for name, value in request.headers.items() if name not in skipped}
         body = await request.read()

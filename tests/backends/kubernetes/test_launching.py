@@ -6,16 +6,17 @@ import functools
 import random
 import time
 
+import msgspec
 import pytest
 from tests.backends import contract
 from tests.backends.kubernetes import apiserver, cluster, conftest, faults, rights
 from tests.backends.kubernetes.test_backend import KubernetesRig, rig  # noqa: F401  (a fixture)
 
 from oarlock.backends import backends
-from oarlock.backends.kubernetes import backend, places
+from oarlock.backends.kubernetes import backend, places, site
 from oarlock.backends.kubernetes.apiserver import client, objects, transports
-from oarlock.backends.kubernetes.pods import labels
-from oarlock.spec import attempts, errors, holdings
+from oarlock.backends.kubernetes.pods import labels, rendering
+from oarlock.spec import attempts, errors, holdings, jobfile
 from oarlock.spec.reconciling import observations
 
 pytestmark = apiserver.needed
@@ -197,10 +198,18 @@ async def test_an_evicted_task_ends_and_its_deletion_confirms_it(rig: Kubernetes
 
 
 async def test_a_task_that_was_out_of_memory_says_so(rig: KubernetesRig) -> None:  # noqa: F811
-    await rig.backend.launch([rig.launch_of(key(), cluster.Play(code=137, record=False, oom=True))])
-    gone = await contract.until_state(rig, key(), State.GONE)
-    assert gone.exit is not None
-    assert gone.exit.cause is Cause.OOM
+    """With the limit that holds: that of the job, or the one that a limit range gives to a pod without."""
+    limits = [{"type": "Container", "default": {"memory": "3Gi"}}]
+    body = {"metadata": {"name": "defaults"}, "spec": {"limits": limits}}
+    await rig.cluster.api.create(rig.cluster.path("limitranges"), body, objects.Bare)
+    play = cluster.Play(code=137, record=False, oom=True)
+    without = holdings.Resources(cpus_milli=500)
+    bare = msgspec.structs.replace(rig.launch_of(key(1), play), limit=without)
+    await rig.backend.launch([rig.launch_of(key(), play), bare])
+    for one, limit in ((key(), 1 << 28), (key(1), 3 << 30)):
+        gone = await contract.until_state(rig, one, State.GONE)
+        assert gone.exit is not None
+        assert (gone.exit.cause, gone.exit.memory_limit_bytes) == (Cause.OOM, limit)
 
 
 async def test_an_image_that_cannot_be_pulled_is_named_with_the_reason(rig: KubernetesRig) -> None:  # noqa: F811
@@ -292,3 +301,49 @@ async def test_a_node_takes_so_many_pods_however_small_they_are(rig: KubernetesR
 
 async def taints(rig: KubernetesRig, name: str) -> list[str]:  # noqa: F811
     return [str(taint) for node in await rig.backend.nodes() if node.name == name for taint in node.taints]
+
+
+async def test_a_pod_has_the_additions_of_its_pools_profile(rig: KubernetesRig) -> None:  # noqa: F811
+    """As the API server took it, with its own checks of the classes that the profile names."""
+    api, name = rig.cluster.api, rig.cluster.namespace
+    classes = {
+        f"/apis/scheduling.k8s.io/v1/priorityclasses/{name}": {"value": 1000},
+        f"/apis/node.k8s.io/v1/runtimeclasses/{name}": {"handler": "runc"},
+    }
+    for path, body in classes.items():
+        await api.create(path.rpartition("/")[0], {"metadata": {"name": name}, **body}, objects.Bare)
+    await rig.cluster.claim("scratch")
+    profile = site.Profile(
+        pools=("research",),
+        annotations={"example.com/cost-centre": "42"},
+        env={"PROXY": "p"},
+        volumes=(jobfile.Volume(claim="scratch", mount="/scratch"),),
+        runtime_class=name,
+        priority_class=name,
+        groups=(2000,),
+    )
+    profiled = msgspec.structs.replace(rig.cluster.site, profiles={"fast": profile})
+    told = backend.KubernetesBackend(
+        client.Client(conftest.access(rig.server, rights.SERVER)), profiled, monotonic=time.monotonic
+    )
+    told.open()
+    rig.opened.append(told)
+    try:
+        await told.launch([rig.launch_of(key(), cluster.Play(), pool="research"), rig.sleeper(key(1))])
+        made = {pod["metadata"]["name"]: pod for pod in await api.list(rig.cluster.path("pods"), dict)}
+        pod, other = (made[labels.pod_name(key(index))] for index in range(2))
+        spec = pod["spec"]
+        assert spec["nodeName"] == rig.cluster.node("n1")
+        assert pod["metadata"]["annotations"]["example.com/cost-centre"] == "42"
+        assert (spec["runtimeClassName"], spec["priorityClassName"], spec["priority"]) == (name, name, 1000)
+        assert spec["securityContext"]["supplementalGroups"] == [2000]
+        for container in spec["containers"]:
+            assert "/scratch" in [mount["mountPath"] for mount in container["volumeMounts"]]
+        (task,) = (one for one in spec["containers"] if one["name"] == rendering.TASK)
+        assert {"name": "PROXY", "value": "p"} in task["env"]
+        assert await rig.starts(key()) == 1
+        assert not {"runtimeClassName", "priorityClassName"} & other["spec"].keys()
+        assert "/scratch" not in str(other)
+    finally:
+        for path in classes:
+            await api.delete(path)

@@ -15,6 +15,7 @@ from oarlock.spec.reconciling import observations
 KEY = attempts.TaskKey("j-1", 1, "worker", 0, 1)
 State = observations.State
 Cause = attempts.Cause
+STOPPED = json.dumps({"key": str(KEY), "code": 143, "reason": "stopped", "signal": 15, "processes": []})
 RECORD = json.dumps({"key": str(KEY), "code": 3, "reason": "exited", "processes": [{"code": 3, "last_lines": ["x"]}]})
 
 
@@ -148,9 +149,17 @@ EXITS = {
         pod("Running", container({"running": {}}), deleted=True, conditions=[disrupted("EvictionByEvictionAPI")]),
         (137, Cause.PLATFORM, "evicted, as when a node is drained: for kube-system/dns"),
     ),
-    "preempted, and its agent left a record": (
+    "it had failed before it was preempted": (
         pod("Failed", ended(3, RECORD), conditions=[disrupted("PreemptionByScheduler")]),
         (3, Cause.ERROR, "exited"),
+    ),
+    "preempted, and its agent tells of the SIGTERM": (
+        pod("Failed", ended(143, STOPPED), deleted=True, conditions=[disrupted("PreemptionByScheduler")]),
+        (143, Cause.PLATFORM, "preempted by another scheduler: for kube-system/dns"),
+    ),
+    "deleted by hand, and its agent tells of the SIGTERM": (
+        pod("Failed", ended(143, STOPPED), deleted=True),
+        (143, Cause.STOPPED, "stopped"),
     ),
     "the init container failed": (
         pod("Failed", waiting("PodInitializing"), init=(ended(1, "no space left") | {"name": "deliver"},)),
@@ -168,6 +177,27 @@ def test_how_it_ended(seen: objects.Pod, expected: tuple[int, Cause, str]) -> No
     found = podstates.exit_of(seen)
     assert found is not None
     assert (found.code, found.cause, found.reason) == expected
+
+
+@pytest.mark.parametrize(
+    ("reason", "message", "limits", "expected"),
+    [
+        ("OOMKilled", RECORD, {"memory": "512Mi"}, 512 << 20),
+        ("OOMKilled", "", {"memory": "1G"}, 10**9),
+        ("OOMKilled", RECORD, {"cpu": "1"}, None),
+        ("Error", RECORD, {"memory": "512Mi"}, None),
+    ],
+)
+def test_an_end_for_memory_tells_the_limit_that_the_cluster_set(
+    reason: str, message: str, limits: dict, expected: int | None
+) -> None:
+    found = pod("Failed", ended(137, message, reason))
+    (task,) = found.spec.containers
+    limited = msgspec.structs.replace(task, resources=objects.Requirements(limits=limits))
+    spec = msgspec.structs.replace(found.spec, containers=(limited,))
+    how = podstates.exit_of(msgspec.structs.replace(found, spec=spec))
+    assert how is not None
+    assert how.memory_limit_bytes == expected
 
 
 @pytest.mark.parametrize("message", ["", "Killed", "{}", '{"code": "x"}'])

@@ -31,6 +31,16 @@ def test_the_memory_that_a_task_took(memory: str, peak: int | None, said: str) -
     assert hints.took(spec, task(peak)) == said
 
 
+@pytest.mark.parametrize("memory", ["", "200Mi"])
+def test_the_limit_that_the_cluster_set_counts(memory: str) -> None:
+    """A limit range gives one to a pod whose job file names none, or a lower one."""
+    spec = script.new_job(f"{{roles: {{worker: {{memory: {memory}}}}}}}" if memory else "{}").spec
+    how = attempts.Exit(code=137, cause=attempts.Cause.OOM, at=1.0, memory_limit_bytes=100 * MIB)
+    killed = attempts.Task(role=roles.RoleName.WORKER, index=0, exit=how)
+    assert hints.took(spec, killed) == ": it took more, and its limit is 100 MiB"
+    assert "--memory 200Mi" in hints.hint(spec, killed)
+
+
 def test_a_task_that_has_not_ended_has_taken_nothing() -> None:
     assert hints.took(script.new_job().spec, task(1, ended=False)) == ""
 

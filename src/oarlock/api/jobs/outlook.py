@@ -13,7 +13,7 @@ from oarlock.api.services import forecaster, provided
 from oarlock.scheduler import gangs, wording
 from oarlock.scheduler.explaining import reasons
 from oarlock.scheduler.provisioning import requesting
-from oarlock.spec import attempts, bodies, errors, intents, jobfile, phases, plans, refusals
+from oarlock.spec import attempts, bodies, errors, intents, jobfile, phases, plans, refusals, summaries
 from oarlock.spec import jobs as nouns
 from oarlock.spec.access import users
 from oarlock.spec.input import edits, validation
@@ -163,6 +163,9 @@ def _placed(job: nouns.Job, live: attempts.Attempt, now: float) -> str:
     """Return the resources that the job holds, since when and why; or why it is being stopped."""
     if job.intent is not intents.Intent.RUN or live.stop is not None:
         return _sentence(job.reason or live.stop_message) or "It is being stopped."
+    if (late := summaries.obstacle(job)) is not None:
+        since = wording.about(max(0.0, now - late.moved_at))
+        return f"{late.name}: {late.detail.rstrip('.')}. It has been so for {since}."
     tasks = [task for task in live.tasks if task.holds]
     devices = sum(len(task.devices) for task in tasks)
     held = f"{wording.shown('gpus', devices)} on " if devices else ""

@@ -293,7 +293,9 @@ class KubernetesBackend:
         return await self._api.get(f"{self._path(plural)}/{name}", kind)
 
     def _check_returned(self, tasks: Sequence[backends.TaskLaunch], made: dict[attempts.TaskKey, objects.Pod]) -> None:
-        """Check the pods as the API server returned them: webhooks and limit ranges change requests."""
+        """Check the pods as the API server returned them: webhooks and limit ranges change requests, and pods of others
+        may have come since the first check.
+        """
         unbound = [one for one in tasks if not made[one.key].spec.node_name]
         needs = {one.key: clusterstate.needs(made[one.key].spec, self._site.gpu_resource) for one in unbound}
         for one in unbound:
@@ -307,7 +309,7 @@ class KubernetesBackend:
         changed = {one.key for one in unbound if needs[one.key] != one.holding.amount}
         if changed:
             _log.info("kubernetes.requests_changed", pods=len(changed))
-            self._check_fit(needs, {one.key: one.holding.node for one in unbound})
+        self._check_fit(needs, {one.key: one.holding.node for one in unbound})
 
     async def _bind(self, one: backends.TaskLaunch, pod: objects.Pod, still: backends.Still) -> None:
         """Bind the pod, unless it is bound there. Raises Unavailable."""

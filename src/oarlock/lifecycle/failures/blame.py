@@ -133,6 +133,12 @@ def sentence(task: attempts.Task, several: bool = False) -> str:
     return f"{who} exited with code {how.code}"
 
 
+def explains(known: attempts.Exit, told: attempts.Exit) -> bool:
+    """Return whether `told` says why a task was stopped from outside, of which only the fact is known."""
+    fact = known.cause is attempts.Cause.PLATFORM and known.reason == "stopped"
+    return fact and told.cause is attempts.Cause.PLATFORM and bool(told.reason) and told.reason not in _REASONS
+
+
 def signal_name(number: int | None) -> str:
     try:
         return signal.Signals(number or 0).name

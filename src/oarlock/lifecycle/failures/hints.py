@@ -38,6 +38,9 @@ def took(spec: jobfile.JobSpec, task: attempts.Task) -> str:
 
 
 def limit_bytes(spec: jobfile.JobSpec, task: attempts.Task) -> int | None:
+    """Return the limit that held: a cluster may set one that the job file does not name."""
+    if task.exit is not None and task.exit.memory_limit_bytes is not None:
+        return task.exit.memory_limit_bytes
     role = spec.roles.get(task.role)
     return quantities.memory_bytes(role.memory) if role is not None and role.memory is not None else None
 

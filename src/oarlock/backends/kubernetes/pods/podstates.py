@@ -18,6 +18,7 @@ import datetime as dt
 
 import msgspec
 
+from oarlock.backends.kubernetes import amounts
 from oarlock.backends.kubernetes.apiserver import objects
 from oarlock.backends.kubernetes.pods import labels, rendering
 from oarlock.spec import attempts
@@ -32,6 +33,7 @@ _ENDED = frozenset({"Succeeded", "Failed"})
 _OOM = "OOMKilled"
 _EVICTED = "Evicted"
 _SIGKILL = 9
+_OF_OTHERS = frozenset({attempts.Cause.PLATFORM, attempts.Cause.STOPPED})
 _NOT_STARTED = frozenset({"StartError", "ContainerCannotRun", "CreateContainerError"})
 _DISRUPTED = {
     "PreemptionByScheduler": "preempted by another scheduler",
@@ -77,12 +79,21 @@ def exit_of(pod: objects.Pod) -> attempts.Exit | None:
     """Return how the task ended: its agent's record, else the account of the kubelet or of the cluster; None: not
     known.
     """
+    found = _exit(pod)
+    if found is None or found.cause is not attempts.Cause.OOM:
+        return found
+    return msgspec.structs.replace(found, memory_limit_bytes=_memory_limit_bytes(pod))
+
+
+def _exit(pod: objects.Pod) -> attempts.Exit | None:
     status = _task(pod)
     ended = status.state.terminated if status is not None else None
     at = _seconds(ended.finished_at) if ended is not None else 0.0
     if ended is not None and (record := _record(ended.message, at)) is not None:
         if ended.reason == _OOM and record.cause in {attempts.Cause.SIGNAL, attempts.Cause.ERROR}:
             return msgspec.structs.replace(record, cause=attempts.Cause.OOM, reason="oom")
+        if record.cause in _OF_OTHERS and (why := _disruption(pod)):  # the agent knows only that it was stopped
+            return msgspec.structs.replace(record, cause=attempts.Cause.PLATFORM, reason=why)
         return record
     if ended is not None and ended.reason == _OOM:  # the agent itself was the victim
         return attempts.Exit(
@@ -102,9 +113,8 @@ def _platform(pod: objects.Pod) -> str:
     """Return how the platform ended the pod, or kept it from running; empty where the pod does not say so."""
     if pod.status.phase == "Failed" and pod.status.reason:
         return _ended_detail(pod)
-    for condition in pod.status.conditions:
-        if condition.type == "DisruptionTarget" and condition.status == "True":
-            return f"{_DISRUPTED.get(condition.reason, condition.reason)}: {condition.message}"
+    if why := _disruption(pod):
+        return why
     for status in pod.status.init_container_statuses:
         ended = status.state.terminated
         if ended is not None and ended.exit_code:
@@ -114,6 +124,21 @@ def _platform(pod: objects.Pod) -> str:
     if ended is not None and ended.reason in _NOT_STARTED:
         return f"its container could not start: {ended.message or ended.reason}"
     return ""
+
+
+def _disruption(pod: objects.Pod) -> str:
+    """Return why the cluster is taking the pod away, in words; empty where it does not say so."""
+    for condition in pod.status.conditions:
+        if condition.type == "DisruptionTarget" and condition.status == "True":
+            words = f"{_DISRUPTED.get(condition.reason, condition.reason)}: {condition.message}"
+            return words[:MAX_WORDS].rstrip(": ")
+    return ""
+
+
+def _memory_limit_bytes(pod: objects.Pod) -> int | None:
+    """Return the memory limit of the task's container as the cluster has it: limit ranges may add one."""
+    limits = next((one.resources.limits for one in pod.spec.containers if one.name == rendering.TASK), {})
+    return amounts.units(limits["memory"]) if "memory" in limits else None
 
 
 def state_of(pod: objects.Pod) -> State:

@@ -237,6 +237,7 @@ def _attempt(attempt: attempts.Attempt, all_stacks: bool, before: tuple[str, ...
 
 def _task_row(task: attempts.Task) -> list[str]:
     exited = task.exit
+    since = f" (since {_moment(task.moved_at)})" if task.phase is phases.TaskPhase.DEPLOYING and task.detail else ""
     incarnation = f" (start {task.incarnation})" if task.incarnation > 1 else ""
     return [
         "  " + task.name + incarnation,
@@ -245,7 +246,7 @@ def _task_row(task: attempts.Task) -> list[str]:
         ",".join(map(str, task.devices)),
         str(task.progress.step) if task.progress is not None else "",
         f"{exited.code} {exited.cause}" if exited is not None else "",
-        task.detail,
+        task.detail + since,
     ]
 
 
