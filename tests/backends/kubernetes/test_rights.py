@@ -27,7 +27,7 @@ ELSEWHERE = {
     ("cluster", "watch", "oarlockjobs.oarlock.dev"),
     *(("cluster", verb, "oarlockpools.oarlock.dev") for verb in ("list", "watch", "create", "patch", "delete")),
     ("cluster", "patch", "oarlockpools/status.oarlock.dev"),
-    *((rights.JOBS, verb, "oarlockjobs.oarlock.dev") for verb in ("create", "get", "delete")),
+    *((rights.JOBS, verb, "oarlockjobs.oarlock.dev") for verb in ("create", "get", "patch", "delete")),
     (rights.JOBS, "patch", "oarlockjobs/status.oarlock.dev"),
     ("cluster", "get", "namespaces"),
 }
