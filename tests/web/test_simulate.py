@@ -13,15 +13,17 @@ import msgspec
 import pytest
 from tests.web import browsers
 
+from oarlock.api.jobs import simulations
 from oarlock.cli import main
 from oarlock.scheduler.policies import registry
 from oarlock.simulator import recorder
-from oarlock.spec import recordings
+from oarlock.spec import phases, recordings
+from oarlock.spec import simulations as nouns
 from oarlock.spec.input import validation
 from oarlock.web.drawing import simulated
 from oarlock.web.pages import simulate
 
-SMALL = simulate.BUNDLED["small-first"]
+SMALL = simulations.BUNDLED["small-first"]
 
 
 async def send(rig: browsers.WebRig, who: str = "ann", **form: Any) -> httpx.Response:
@@ -71,9 +73,9 @@ def test_numbers_without_an_end_are_refused(field: str) -> None:
     curves = {"run": "a", "devices": 1, "over": 1, "completion": [[1, 1]], "held": [[0, 1]], "useful": [], "rows": []}
     told = {"reports": [], "titles": [], "lines": [], "curves": [{**curves, "bars": [], field: 7}]}
     good = json.dumps(told)
-    assert simulated.pictures(msgspec.json.decode(good, type=simulate.Outcome).curves).runs
+    assert simulated.pictures(msgspec.json.decode(good, type=nouns.Outcome).curves).runs
     with pytest.raises(msgspec.ValidationError):
-        msgspec.json.decode(good.replace("7", "7" + "0" * 400), type=simulate.Outcome)
+        msgspec.json.decode(good.replace("7", "7" + "0" * 400), type=nouns.Outcome)
 
 
 async def show(rig: browsers.WebRig, path: str, who: str = "ann", status: int = 200) -> str:
@@ -94,13 +96,15 @@ async def test_a_user_has_one_simulation_at_a_time(rig: browsers.WebRig) -> None
 
 async def test_recorded_jobs_and_pasted_tables_are_workloads(rig: browsers.WebRig) -> None:
     none = await send(rig, workload=simulate.OWN)
-    assert "No job of the last week has run." in none.text
+    assert "No job that was submitted in that time has run." in browsers.text(none.text)
     job = await rig.launch(await rig.submit("ann", name="ran", roles={"worker": {"gpus": 2}}))
     rig.clock.now += 100
     await rig.end(job.id, code=0)
     stored = await rig.store.read(lambda view: view.job(job.id))
     assert stored is not None
     rig.store._state._jobs[job.id] = msgspec.structs.replace(stored, processed_s=90.0)
+    _, files = await made(rig, await send(rig, workload=simulate.OWN))
+    assert [one["lasts"] for one in validation.fields(files["scenario.yaml"])["jobs"]] == [90]
     text = "a,b\n1,2\n"
     pasted, files = await made(rig, await send(rig, who="bob", workload=simulate.PASTED, text=text))
     assert files["workload.csv"] == text
@@ -133,23 +137,18 @@ def recorded(tmp_path: Path) -> bytes:
     return msgspec.json.encode(recorder.record(path, ("fifo", "las")))
 
 
-async def test_the_results_are_drawn(rig: browsers.WebRig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_results_are_drawn(rig: browsers.WebRig, tmp_path: Path) -> None:
     job, _ = await made(rig, await send(rig, workload="small-first", policy=["fifo", "las"]))
     assert "left no results" not in await show(rig, f"/simulate/{job.id}")
     content = await asyncio.to_thread(recorded, tmp_path)
-    outcome = msgspec.json.decode(content, type=simulate.Outcome)
-
-    async def left(visit: Any, job: Any) -> simulate.Outcome:
-        return outcome
-
-    monkeypatch.setattr(simulate, "_outcome", left)
     await rig.launch(job)
     await rig.end(job.id, code=0)
     stored = await rig.store.read(lambda view: view.job(job.id))
     assert stored is not None
-    from oarlock.spec import phases
-
     rig.store._state._jobs[job.id] = msgspec.structs.replace(stored, phase=phases.Phase.COMPLETED)
+    assert "left no results" in await show(rig, f"/simulate/{job.id}")
+    place = Path(rig.services.about.home) / "files" / job.id / "worker-0" / "attempt-1"
+    await asyncio.to_thread(lambda: (place.mkdir(parents=True), (place / nouns.FILE).write_bytes(content)))
     page = await show(rig, f"/simulate/{job.id}")
     text = browsers.text(page)
     assert "time to the end, mean" in text
@@ -189,5 +188,7 @@ def test_a_file_that_a_job_has_made_up_is_drawn_within_bounds() -> None:
     assert simulated.pictures([]).runs == ()
 
 
-def test_all_policies_are_offered() -> None:
-    assert sorted(simulate.POLICIES) == sorted(registry.POLICIES)
+async def test_all_policies_are_offered(rig: browsers.WebRig) -> None:
+    page = await show(rig, "/simulate")
+    assert registry.POLICIES
+    assert all(f'value="{name}"' in page for name in registry.POLICIES)

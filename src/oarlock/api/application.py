@@ -22,7 +22,18 @@ from oarlock.api.administration import operations, server, sessions, users, user
 from oarlock.api.agents import agents, receivedfiles
 from oarlock.api.cluster import forecasts, history, nodes, poolpreviews, pools, usage
 from oarlock.api.data import blobs, files, logpages, logs, metrics
-from oarlock.api.jobs import decisions, edits, events, execution, jobs, outlook, speed, summaries
+from oarlock.api.jobs import (
+    decisions,
+    edits,
+    events,
+    execution,
+    jobs,
+    outlook,
+    recordedjobs,
+    simulations,
+    speed,
+    summaries,
+)
 from oarlock.api.security import authorisation
 from oarlock.api.services import provided
 from oarlock.spec import errors
@@ -49,6 +60,8 @@ TABLE: tuple[routes.Route, ...] = openapi.described(
         *pools.ROUTES,
         *poolpreviews.ROUTES,
         *usage.ROUTES,
+        *simulations.ROUTES,
+        *recordedjobs.ROUTES,
         *users.ROUTES,
         *sessions.ROUTES,
         *usersecrets.ROUTES,

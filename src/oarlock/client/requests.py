@@ -16,7 +16,7 @@ import msgspec
 
 from oarlock.client import answers
 from oarlock.data import storage
-from oarlock.spec import bodies, errors, intents, jobfile, jobs, plans
+from oarlock.spec import bodies, errors, intents, jobfile, jobs, plans, simulations
 from oarlock.spec.access import users
 from oarlock.spec.cluster import poolchanges
 from oarlock.spec.cluster import pools as pool_nouns
@@ -294,6 +294,26 @@ def remove_pool(name: str) -> Request[answers.Nothing]:
 def usage(since: float | None = None, by: str | None = None) -> Request[bodies.UsageList]:
     query = _query(since=since, by=by)
     return Request(method="GET", path=f"{_V1}/usage", answer=bodies.UsageList, query=query)
+
+
+def workloads() -> Request[simulations.Choices]:
+    return Request(method="GET", path=f"{_V1}/workloads", answer=simulations.Choices)
+
+
+def recorded(since: float | None, until: float | None) -> Request[simulations.Workload]:
+    query = _query(since=since, until=until)
+    return Request(method="GET", path=f"{_V1}/workloads/recorded", answer=simulations.Workload, query=query)
+
+
+def simulate(asked: simulations.Request) -> Request[jobs.Job]:
+    """Run a simulation. It is not repeated after a loss: the second request would meet the first one's job."""
+    return Request(method="POST", path=f"{_V1}/simulations", answer=jobs.Job, body=asked, repeatable=False)
+
+
+def simulation(job: str) -> Request[simulations.Simulation]:
+    hint = "`oarlock ps --all` lists the jobs."
+    path = f"{_V1}/simulations/{_typed(job, 'job', hint)}"
+    return Request(method="GET", path=path, answer=simulations.Simulation)
 
 
 def server() -> Request[bodies.Server]:

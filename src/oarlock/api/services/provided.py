@@ -151,6 +151,7 @@ class Services(msgspec.Struct, kw_only=True, frozen=True):
     authenticator: authentication.Authenticator
     turns: turns_module.Turns = msgspec.field(default_factory=turns_module.Turns)
     forecast_turns: turns_module.Turns = msgspec.field(default_factory=lambda: turns_module.Turns("forecasts"))
+    simulation_turns: turns_module.Turns = msgspec.field(default_factory=lambda: turns_module.Turns("simulations"))
     rules: plans.Rules = plans.Rules()  # of the scheduler
     manifests: Callable[[jobs.Job], list[dict[str, Any]]] | None = None  # of a job's pods; None without a cluster
     forecaster: forecaster_module.Forecaster = msgspec.field(default_factory=forecaster_module.Forecaster)

@@ -7,7 +7,7 @@ from typing import Any
 
 from oarlock.client import requests, verbs
 from oarlock.client.synchronous import caller
-from oarlock.spec import bodies
+from oarlock.spec import bodies, jobs, simulations
 
 # A name, not a module: a method below bears the module's name.
 from oarlock.spec.cluster.pools import Pool
@@ -66,3 +66,26 @@ class ClusterVerbs(caller.Caller):
         """
         page = self._sender.send(requests.usage(since, by))
         return list(page.items)
+
+    def workloads(self) -> simulations.Choices:
+        """Return the bundled workloads and the policies that `simulate` takes."""
+        return self._sender.send(requests.workloads())
+
+    def recorded(self, *, since: float | None = None, until: float | None = None) -> simulations.Workload:
+        """Return the jobs that were submitted from `since`, by default a week before `until`, to `until` or now.
+
+        Written as JSON or YAML, the workload is a scenario that `oarlock simulate` reads. Raises InvalidInput where no
+        job of that time has run, or too many jobs were submitted.
+        """
+        return self._sender.send(requests.recorded(since, until))
+
+    def simulate(self, asked: simulations.Request) -> jobs.Job:
+        """Run a simulation on the server, and return its job.
+
+        Raises InvalidInput, Unsupported where the server runs none, and Conflict while one of yours is under way.
+        """
+        return self._sender.send(requests.simulate(asked))
+
+    def simulation(self, job: str) -> simulations.Simulation:
+        """Return the progress of a simulation, and its outcome once it has completed. Raises NotFound."""
+        return self._sender.send(requests.simulation(job))
