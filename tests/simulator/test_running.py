@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from oarlock.cli import main
+from oarlock.cli.output import runtables
 from oarlock.cli.verbs.cluster import simulate
 from oarlock.simulator import running, scenario
 from oarlock.simulator.outcomes import fairness, outcome
@@ -297,6 +298,6 @@ def test_a_line_on_a_terminal_shows_how_far_it_is(monkeypatch: pytest.MonkeyPatc
 
 
 def test_runs_that_do_not_fit_side_by_side_come_below_each_other() -> None:
-    assert simulate.side_by_side([30, 10, 10, 10, 10, 10], 80) == [[1, 2, 3, 4], [5]]
-    assert simulate.side_by_side([30, 10, 90, 10], 80) == [[1], [2], [3]]
-    assert simulate.side_by_side([0], 80) == []
+    assert runtables.side_by_side([30, 10, 10, 10, 10, 10], 80) == [[1, 2, 3, 4], [5]]
+    assert runtables.side_by_side([30, 10, 90, 10], 80) == [[1], [2], [3]]
+    assert runtables.side_by_side([0], 80) == []

@@ -91,13 +91,19 @@ def load(path: Path) -> Scenario:
     except OSError as error:
         raise csvfiles.unreadable(path, error, csvfiles.NAME_IT) from error
     raw = validation.fields(text, source=str(path), hint=f"A scenario has `jobs` or `recorded`: {PAGE}.")
+    found = of_fields(raw, str(path))
+    return found if found.name is not None else msgspec.structs.replace(found, name=path.stem)
+
+
+def of_fields(raw: dict[str, Any], path: str = "the scenario") -> Scenario:
+    """Return a scenario from its fields; `path` names it in messages. Raises InvalidInput."""
     found = validation.convert(raw, Scenario, page=PAGE)
     if bool(found.jobs) == (found.recorded is not None):
         raise errors.InvalidInput(
             f"{path} has {'both `jobs` and `recorded`' if found.jobs else 'neither `jobs` nor `recorded`'}",
             hint="Give one of them.",
         )
-    return found if found.name is not None else msgspec.structs.replace(found, name=path.stem)
+    return found
 
 
 def titles(of: Scenario, policies: Sequence[str] = ()) -> list[tuple[str, str, str | None]]:

@@ -1,6 +1,7 @@
 """`oarlock simulate`: a workload on a simulated cluster, scheduled by the code of a real server.
 
-It needs no server and starts no processes: everything happens in memory, on a simulated clock.
+It starts no processes: everything happens in memory, on a simulated clock. A server is needed for its recorded jobs
+alone, and to run the simulation as a job there (`serversimulations`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from oarlock.spec import errors
 from oarlock.spec.input import quantities
 
 if TYPE_CHECKING:
+    from oarlock.client.synchronous import client as clients
     from oarlock.simulator import scenario
     from oarlock.simulator.outcomes import outcome
 
@@ -30,7 +32,7 @@ _DRAWN_EVERY_S = 0.1
 
 
 @command.verb("simulate", short_help="Simulate a workload on a cluster, under several policies")
-@click.argument("workload", type=click.Path(path_type=Path))
+@click.argument("workload", required=False, type=click.Path(path_type=Path))
 @command.option(
     "--nodes", metavar="16x4", help="Nodes of the cluster: 16x4 (4 GPUs each), or of two types: 8x4:v100,2x8:h100."
 )
@@ -39,8 +41,22 @@ _DRAWN_EVERY_S = 0.1
 )
 @command.option("--seed", type=int, metavar="N", show_default="0", help="Random seed.")
 @command.option("--until", metavar="TIME", help="Simulated time at which to give up.")
+@command.option("--on-server", is_flag=True, help="Run the simulation as a job of the server.")
 @command.option(
     "--out", type=click.Path(path_type=Path), metavar="DIR", help="Directory for pictures, a page and all data."
+)
+@command.option(
+    "--recorded",
+    metavar="TIME",
+    help="Simulate the jobs that the server has recorded since then: 7d (ago).",
+    section=PART,
+)
+@command.option(
+    "--save",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="With --recorded: file to write the workload to, as a scenario.",
+    section=PART,
 )
 @command.option(
     "--scale", type=float, metavar="X", show_default="1", help="Factor of the arrival rate of jobs.", section=PART
@@ -101,12 +117,81 @@ _DRAWN_EVERY_S = 0.1
     section=FAULTS,
 )
 @command.json_option
-def simulate(workload: Path, policies: tuple[str, ...], out: Path | None, as_json: bool, **said: Any) -> int:
-    """Simulate WORKLOAD: a scenario (YAML), or a recorded workload of AdaptDL or Philly (CSV)."""
+@command.server_options
+def simulate(
+    workload: Path | None,
+    policies: tuple[str, ...],
+    out: Path | None,
+    recorded: str | None,
+    save: Path | None,
+    on_server: bool,
+    as_json: bool,
+    server: str | None,
+    token: str | None,
+    **said: Any,
+) -> int:
+    """Simulate WORKLOAD: a scenario (YAML), or a recorded workload of AdaptDL or Philly (CSV).
+
+    With --on-server, WORKLOAD may also be the name of a workload that the server has: mixed-load or small-first.
+    """
+    if (workload is None) == (recorded is None):
+        raise errors.InvalidInput(
+            "a simulation needs one workload", path="WORKLOAD", hint="Name a file, or give --recorded 7d."
+        )
+    if save is not None and (recorded is None or on_server):
+        raise errors.InvalidInput(
+            "--save needs --recorded, without --on-server",
+            path="--save",
+            hint="Leave it out, or leave out --on-server.",
+        )
+    if on_server:
+        from oarlock.cli.verbs.cluster import serversimulations
+
+        asked = serversimulations.request(workload, recorded, policies, {"out": out, **said})
+        with command.open_client(server, token) as client:
+            return serversimulations.run(client, asked, as_json=as_json)
+    if workload is None:
+        assert recorded is not None
+        with command.open_client(server, token) as client:
+            workload, found = _recorded(client, recorded, save)
+    else:
+        from oarlock.simulator import scenario
+
+        found = scenario.load(workload)
+    return _simulate(workload, found, policies, out, said, as_json=as_json)
+
+
+def _recorded(client: clients.Client, since: str, save: Path | None) -> tuple[Path, scenario.Scenario]:
+    """Return the server's recorded jobs as a scenario, and the path that names it; save it on request."""
+    import msgspec
+
+    from oarlock.client import verbs
+    from oarlock.simulator import scenario
+
+    told = client.recorded(since=verbs.since_of(since))
+    if save is not None:
+        try:
+            save.write_bytes(msgspec.yaml.encode(told))
+        except OSError as error:
+            hint = "Name another file with --save."
+            raise errors.Unavailable(f"{error.filename}: {error.strerror}", hint=hint) from error
+        terminal.say(f"Wrote {save}.")
+    return save or Path(told.name), scenario.of_fields(msgspec.to_builtins(told))
+
+
+def _simulate(
+    workload: Path,
+    of: scenario.Scenario,
+    policies: tuple[str, ...],
+    out: Path | None,
+    said: Mapping[str, Any],
+    *,
+    as_json: bool,
+) -> int:
     from oarlock.simulator import running, scenario
     from oarlock.simulator.reports import charts, comparison
 
-    found = _told(scenario.load(workload), said)
+    found = _told(of, said)
     if out is not None:
         charts.check()
         _make(out)
@@ -208,36 +293,10 @@ def _tell_refused(results: Sequence[outcome.Result]) -> None:
 
 
 def _show(results: Sequence[outcome.Result]) -> None:
-    from oarlock.cli.output import tables
-    from oarlock.display.tables import columns
+    from oarlock.cli.output import runtables
     from oarlock.simulator.reports import comparison
 
-    titles, lines = comparison.table(results)
-    widths = [
-        max(terminal.cells(title), *(terminal.cells(line[place]) for line in lines))
-        for place, title in enumerate(titles)
-    ]
-    for number, places in enumerate(side_by_side(widths, terminal.columns(sys.stdout))):
-        if number:
-            terminal.out()
-        shown = [columns.Column(titles[0]), *(columns.Column(titles[place], right=True) for place in places)]
-        tables.show(shown, [[line[0], *(line[place] for place in places)] for line in lines])
-
-
-def side_by_side(widths: Sequence[int], room: int) -> list[list[int]]:
-    """Return groups of columns (from 1) that fit into `room` beside the first column, which begins each group.
-
-    A column that is too wide is a group of its own.
-    """
-    groups: list[list[int]] = []
-    taken = room
-    for place, width in enumerate(widths[1:], 1):
-        if taken + 2 + width > room - 1:
-            groups.append([])
-            taken = widths[0]
-        groups[-1].append(place)
-        taken += 2 + width
-    return groups
+    runtables.show(*comparison.table(results))
 
 
 def _write(out: Path, title: str, results: Sequence[outcome.Result]) -> None:
