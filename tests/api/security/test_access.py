@@ -33,6 +33,7 @@ def body_of(route: routes.Route) -> dict[str, object]:
         "edit": {"priority": 60},
         "want": {"intent": "halt"},
         "add": {"name": "new"},
+        "start": {"workload": "small-first"},
         "change": {},
         "preview": {},
         "add_token": {},
