@@ -514,7 +514,10 @@ async def test_the_job_of_a_namespace_that_has_another_user_now_is_left_as_it_is
             assert "belongs to ann, and the namespace now to bob" in condition(status, "Admitted")["message"]
             assert [one.owner for one in await desk.jobs(name)] == ["ann"]
         await desk.delete(desk.ann, "told")
-        await desk.job("told", lambda job: job.phase is phases.Phase.CANCELED)
+        await desk.apply(desk.ann, "later")
+        await desk.until(desk.ann, "later", is_true("Admitted"))  # the deletion before it was seen, too
+        [job] = await desk.jobs("told")
+        assert not job.terminal, "the namespace is bob's, and the job is ann's"
 
 
 async def test_all_conditions_tell_the_generation_that_they_are_of(rig: rigs.Rig) -> None:
