@@ -97,11 +97,15 @@ def manifests(site: Site, shell: shells.Shell) -> tuple[list[Any], list[dict[str
 
 
 def alike(found: Any, job: str) -> Any:
-    """Return the objects with the job's id, the digests in names and the tokens replaced."""
+    """Return the objects with the job's id, the digests in names, the tokens and the snapshot replaced.
+
+    Other tests leave files in the directory of one of the two users.
+    """
     text = json.dumps(found)
     text = re.sub(rf"(?i){job}-1-[0-9a-f]{{10}}", "SECRET", text)
     text = re.sub(rf"(?i){job}", "JOB", text)
     text = re.sub(r'("oarlock.dev/installation": )"[0-9a-f]+"', r'\1"INSTALLATION"', text)
+    text = re.sub(r'("snapshot": )"[^"]+"', r'\1"SNAPSHOT"', text)
     return json.loads(re.sub(r'("token": )"[^"]+"', r'\1"TOKEN"', text))
 
 
