@@ -9,7 +9,7 @@ ARGS   ?=
 GUESTS := accelerate lightning jax mpi4py tensorflow-cpu tqdm
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test test-long check check-quick format sdk definitions bench bench-scheduler bench-train bench-kube soak mutants test-guests test-kube test-node test-train test-web clean
+.PHONY: help setup setup-dev demo test test-long check check-quick format sdk definitions bench bench-scheduler bench-train bench-kube bench-web soak mutants test-guests test-kube test-node test-train test-web clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -109,6 +109,10 @@ test-node: setup-dev  ## jobs on a cluster that runs pods (KUBECONFIG=file)
 
 bench-train: setup-dev  ## training over slow links, and its checkpoints (root: it makes network namespaces; half an hour)
 	$(BIN)/python -m bench $(or $(ROWS),together saving working serving reducing advising) $(ARGS)
+
+bench-web: setup-dev  ## the pages in a browser, against TensorBoard (ARGS="visits log": some of them)
+	@$(BIN)/python -c 'import playwright' 2>/dev/null || $(PIP) -e '.[browser]'
+	$(BIN)/python -m bench $(if $(ARGS),$(ARGS),visits lists idle-pages fifty heap log charts map verdicts package)
 
 bench-kube: setup-dev  ## launches on Kubernetes, against the stock scheduler (KUBEBUILDER_ASSETS=folder, with kube-scheduler)
 	$(BIN)/python -m bench kube objects $(ARGS)

@@ -41,6 +41,8 @@ from bench import (
     training,
     working,
 )
+from bench.pages import large, living, packages, visits
+from bench.pages import serving as pageserving
 
 BENCHES = {
     "commandline": commandline.run,
@@ -76,7 +78,21 @@ TRAIN = {
 KUBERNETES = {"kube": kube.run, "objects": objects.run}
 """With `make bench-kube`: they need an API server."""
 
-ALL = BENCHES | SCHEDULER | TRAIN | KUBERNETES
+PAGES = {
+    "visits": visits.run,
+    "lists": pageserving.run,
+    "idle-pages": living.idle,
+    "heap": living.heap,
+    "log": large.log,
+    "charts": large.metrics,
+    "map": large.nodes,
+    "verdicts": large.verdicts,
+    "fifty": living.together,
+    "package": packages.run,
+}
+"""With `make bench-web`: they need a Chromium."""
+
+ALL = BENCHES | SCHEDULER | TRAIN | KUBERNETES | PAGES
 
 
 def main() -> int:
@@ -85,25 +101,27 @@ def main() -> int:
     parser.add_argument("--save", action="store_true", help="put the figures into docs/benchmarks.md")
     options = parser.parse_args()
     console = consoles.Console(stderr=True)
+    system = f"Linux {platform.release().split('-')[0]}, Python {platform.python_version()}"
+    machine = f"{os.cpu_count()} cores, {platform.machine()}, {system}"
     rows: list[table.Row] = []
     failed: list[str] = []
     for name in options.names or BENCHES:
         began = time.perf_counter()
         try:
             with console.status(f"{name} ..."):
-                rows += ALL[name]()
+                found = ALL[name]()
+            rows += found
+            if options.save:  # at once: a run that is cut off keeps its figures
+                measured = f"Measured on {machine}, {time.strftime('%Y-%m-%d')}."
+                table.save(found, measured, table.PAGES if name in PAGES else table.FIGURES)
         except (OSError, RuntimeError, subprocess.SubprocessError) as error:  # the others are still worth having
             failed.append(name)
             console.print(f"{name} failed: {error}", markup=False)
         console.print(f"{name}: {time.perf_counter() - began:.0f} s")
-    system = f"Linux {platform.release().split('-')[0]}, Python {platform.python_version()}"
-    machine = f"{os.cpu_count()} cores, {platform.machine()}, {system}"
     shown = tables.Table("figure", "measured", "goal", "reached", "details", title=machine)
     for row in rows:
         shown.add_row(*row.cells())
     consoles.Console().print(shown)
-    if options.save:
-        table.save(rows, f"Measured on {machine}, {time.strftime('%Y-%m-%d')}.")
     return 0 if not failed and all(row.reached is not False for row in rows) else 1
 
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
-BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
+FIGURES, PAGES = "figures", "pages"
+"""The tables of the page, by the comments that enclose them."""
 
 
 @dataclass(frozen=True)
@@ -66,11 +67,12 @@ def written(rows: Sequence[Row], machine: str) -> str:
     return "\n".join(lines)
 
 
-def save(rows: Sequence[Row], machine: str) -> None:
-    """Put the rows into docs/benchmarks.md, in the place of earlier ones of the same benches; others stay."""
+def save(rows: Sequence[Row], machine: str, place: str = FIGURES) -> None:
+    """Put the rows into a table of docs/benchmarks.md, in the place of earlier ones of their benches; others stay."""
+    begin, end = f"<!-- {place}: begin -->", f"<!-- {place}: end -->"
     text = PAGE.read_text()
-    head, _, rest = text.partition(BEGIN)
-    old, _, tail = rest.partition(END)
+    head, _, rest = text.partition(begin)
+    old, _, tail = rest.partition(end)
     measured = {row.what for row in rows}
     kept = [
         line
@@ -85,4 +87,4 @@ def save(rows: Sequence[Row], machine: str) -> None:
             plots.growth(
                 row.points, "nodes, and as many gangs that wait", "ms a round, median", PAGE.parent / row.picture
             )
-    PAGE.write_text(f"{head}{BEGIN}\n{table}\n{END}{tail}")
+    PAGE.write_text(f"{head}{begin}\n{table}\n{end}{tail}")

@@ -1,0 +1,151 @@
+"""Pages of much: a log of a million lines, a thousand metrics, ten compared jobs, a thousand nodes, a long queue."""
+
+from __future__ import annotations
+
+import itertools
+import time
+
+from bench import processes, table
+from bench import server as servers
+from bench.pages import stage
+
+RANKS, LINES = 8, 125_000
+NAMES = 1_000
+JOBS, METRICS, STEPS = 10, 10, 10_000
+NODES, GPUS = 1_000, 8
+WAITING, KEYS = 1_000, 20
+TALKING = f"""
+import os, sys
+rank = os.environ["RANK"]
+for number in range({LINES}):
+    sys.stdout.write(f"rank {{rank}} step {{number}} loss 0.12345 accuracy 0.67890 of this and that\\n")
+    if rank == "3" and number == 98_765:
+        sys.stdout.write("a rare word\\n")
+"""
+MEASURING = """
+import sys
+from oarlock import train
+names, steps = int(sys.argv[1]), int(sys.argv[2])
+train.init()
+with train.Session(total_steps=steps) as session:
+    for step in session.steps():
+        session.log(**{f"group-{number // 50}/metric-{number}": number + 1.0 / step for number in range(names)})
+"""
+
+
+def log() -> list[table.Row]:
+    """Open a log of a million lines at its end, at a line, and at the first hit of a rare word."""
+    count = RANKS * LINES
+    with stage.server() as server, stage.browser() as browser, browser.context(server) as context:
+        (server.work / "talk.py").write_text(TALKING)
+        flags = ("--workers", str(RANKS), "--framework", "none", "--cpus", "0.1")
+        server.run("run", "--detach", "--name", "talks", *flags, "--", "python", "talk.py", cwd=server.work)
+        server.wait_for("talks")
+        visit = stage.Visit(context.new_page())
+        path = f"{server.url}/jobs/talks/log"
+        rows = []
+        for what, query, seen, reach in (
+            ("its end", "", "#lines li >> nth=-1", 0.5),
+            ("a line in its middle", "?at=worker-3:1:1:stdout.0:4000000", "#lines .chosen", 0.3),
+            ("the first hit of a rare word", "?q=a+rare+word", "#lines .chosen:has-text('a rare word')", 2.0),
+        ):
+            taken, costs = [], []
+            for _ in range(3):
+                before = processes.cpu_s(server.pid)
+                taken.append(visit.open(path + query, seen))
+                costs.append(processes.cpu_s(server.pid) - before)
+            times = visit.times()
+            cost = f"server {1000 * table.median(costs):.0f} ms of processor time"
+            detail = f"{table.spread(taken)}; {cost}; {times['elements']:,} elements"
+            rows.append(stage.row(f"log of {count:,} lines, {what}", table.median(taken), "s", reach, detail))
+        rows.append(
+            stage.row(
+                f"log of {count:,} lines, rows in the document", visit.page.locator("#lines li").count(), "", 5000
+            )
+        )
+    return rows
+
+
+def metrics() -> list[table.Row]:
+    """Open the metrics of a job with a thousand names, and the comparison of ten jobs."""
+    with stage.server() as server, stage.browser() as browser, browser.context(server) as context:
+        (server.work / "measure.py").write_text(MEASURING)
+        _measure(server, "names", NAMES, 50)
+        for number in range(JOBS):
+            _measure(server, f"run-{number}", METRICS, STEPS)
+        visit = stage.Visit(context.new_page())
+        taken = visit.open(f"{server.url}/jobs/names/metrics", "figure[data-name] canvas")
+        times = visit.times()
+        detail = (
+            f"longest task {times['longest']:.0f} ms; {times['elements']:,} elements; {visit.wire_bytes / 1000:.0f} kB"
+        )
+        rows = [stage.row(f"{NAMES:,} metrics of one job, first chart", taken, "s", 1, detail)]
+        visit.forget()
+        query = "&".join(f"job=run-{number}" for number in range(JOBS))
+        began = time.perf_counter()
+        visit.open(f"{server.url}/compare?{query}", "figure[data-name] canvas >> nth=3")
+        taken = time.perf_counter() - began
+        times = visit.times()
+        what = f"{JOBS} jobs x {METRICS} metrics x {STEPS:,} steps compared"
+        rows.append(
+            stage.row(
+                f"{what}, charts in view", taken, "s", 2, f"{visit.wire_bytes / 1000:.0f} kB, {visit.requests} requests"
+            )
+        )
+        rows.append(stage.row(f"{what}, longest task", times["longest"], "ms", 200))
+    return rows
+
+
+def _measure(server: servers.Server, name: str, names: int, steps: int) -> None:
+    server.run("run", "--name", name, "--", "python", "measure.py", str(names), str(steps), cwd=server.work)
+
+
+def nodes() -> list[table.Row]:
+    """Open the map of a thousand nodes with eight devices each."""
+    flags = ("--virtual-nodes", str(NODES), "--virtual-gpus", str(GPUS))
+    with servers.server(*flags) as server, stage.browser() as browser, browser.context(server) as context:
+        for number in range(50):
+            server.run(
+                "run", "--detach", "--name", f"holds-{number}", "--gpus", "8", "--", "sleep", "3000", cwd=server.work
+            )
+        visit = stage.Visit(context.new_page())
+        before = processes.cpu_s(server.pid)
+        taken = visit.open(f"{server.url}/cluster", "table.map tr")
+        cost = processes.cpu_s(server.pid) - before
+        times = visit.times()
+        detail = f"{visit.wire_bytes / 1000:.0f} kB; {times['elements']:,} elements; "
+        detail += f"server {1000 * cost:.0f} ms; long tasks {times['tasks']:.0f} ms"
+        return [stage.row(f"map of {NODES:,} nodes x {GPUS}", taken, "s", 1, detail)]
+
+
+def verdicts() -> list[table.Row]:
+    """Type in the editor while a thousand jobs wait, and wait for the verdict after the last key."""
+    with stage.server() as server, stage.browser() as browser, browser.context(server) as context:
+        with server.client() as client:
+            for number in range(WAITING):
+                spec = {
+                    "command": "true",
+                    "name": f"waits-{number}",
+                    "roles": {"worker": {"cpus": 1.5}},
+                    "priority": number % 90,
+                }
+                client.post("/jobs", json={"spec": spec}).raise_for_status()
+        visit = stage.Visit(context.new_page())
+        visit.open(f"{server.url}/submit", "#verdict p")
+        taken = []
+        for name in itertools.islice(itertools.cycle("abcdefgh"), KEYS):
+            with visit.page.expect_response(lambda answer: answer.request.method == "POST") as answered:
+                visit.page.locator("input[name='field.name']").press_sequentially(name)
+                began = time.perf_counter()
+            answered.value.finished()
+            taken.append(time.perf_counter() - began)
+        detail = table.spread(taken)
+        return [
+            stage.row(
+                f"verdict after the last key, {WAITING:,} jobs wait, p95",
+                table.percentile(taken, 0.95),
+                "s",
+                0.7,
+                detail,
+            )
+        ]
