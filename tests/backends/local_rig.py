@@ -11,6 +11,8 @@ import functools
 import os
 import signal
 import sys
+import time
+import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -163,7 +165,8 @@ class LocalRig(contract.Rig):
         await asyncio.sleep(0.02)
 
     async def until(self, holds: Callable[[], bool], what: str) -> None:
-        for _ in range(int(self.PATIENCE_S / 0.02)):
+        deadline = time.monotonic() + self.PATIENCE_S
+        while time.monotonic() < deadline:
             if holds():
                 return
             await self.pass_time()
@@ -200,6 +203,11 @@ class Rigs:
     async def close(self) -> None:
         for rig in self._made:
             await rig.close()
+
+
+def nap() -> str:
+    """A time for `sleep`, about ten minutes, that no other command line on this machine contains: ports, ids, paths."""
+    return f"600.{uuid.uuid4().int:040}"
 
 
 def living(marker: str) -> list[int]:

@@ -112,22 +112,24 @@ async def test_a_terminals_interrupt_key_interrupts(rig: local_rig.LocalRig) -> 
 
 async def test_killing_a_command_ends_its_session_and_not_the_task(rig: local_rig.LocalRig) -> None:
     await running(rig)
-    process = await rig.backend.exec(KEY, ["sh", "-c", "sleep 600.25 & sleep 600.25"])
-    await rig.until(lambda: len(local_rig.living("600.25")) >= 2, "it runs")
+    nap = local_rig.nap()
+    process = await rig.backend.exec(KEY, ["sh", "-c", f"sleep {nap} & sleep {nap}"])
+    await rig.until(lambda: len(local_rig.living(nap)) >= 2, "it runs")
     await process.kill()
     found = await asyncio.wait_for(local_rig.collect(process.output()), rig.PATIENCE_S)
     assert found == {"exit": b"137"}
-    await rig.until(lambda: not local_rig.living("600.25"), "its child is dead too")
+    await rig.until(lambda: not local_rig.living(nap), "its child is dead too")
     assert (await contract.seen(rig))[KEY].state is State.RUNNING
 
 
 async def test_a_command_dies_with_its_task(rig: local_rig.LocalRig) -> None:
     await running(rig)
-    process = await rig.backend.exec(KEY, ["sh", "-c", "setsid sleep 600.5 & sleep 600.5"])
-    await rig.until(lambda: len(local_rig.living("600.5")) >= 2, "both run")
+    nap = local_rig.nap()
+    process = await rig.backend.exec(KEY, ["sh", "-c", f"setsid sleep {nap} & sleep {nap}"])
+    await rig.until(lambda: len(local_rig.living(nap)) >= 2, "both run")
     await contract.kill_and_see(rig, KEY)
     assert (await asyncio.wait_for(local_rig.collect(process.output()), rig.PATIENCE_S))["exit"] == b"137"
-    assert not local_rig.living("600.5")
+    assert not local_rig.living(nap)
 
 
 async def test_a_frozen_task_can_be_looked_into_and_a_released_one_cannot(rig: local_rig.LocalRig) -> None:
@@ -154,10 +156,11 @@ async def test_a_reader_that_goes_away_stops_nothing(rig: local_rig.LocalRig) ->
 
 async def test_closing_the_backend_ends_its_commands_and_not_the_task(rig: local_rig.LocalRig) -> None:
     await running(rig)
-    await rig.backend.exec(KEY, ["sh", "-c", "timeout 60 yes; sleep 600.75"])
-    await rig.until(lambda: bool(local_rig.living("600.75")), "it runs")
+    nap = local_rig.nap()
+    await rig.backend.exec(KEY, ["sh", "-c", f"timeout 60 yes; sleep {nap}"])
+    await rig.until(lambda: bool(local_rig.living(nap)), "it runs")
     await asyncio.wait_for(rig.backend.close(), rig.PATIENCE_S)
-    assert not local_rig.living("600.75")
+    assert not local_rig.living(nap)
     await rig.reopen()
     assert (await contract.seen(rig))[KEY].state is State.RUNNING
 
@@ -178,10 +181,11 @@ async def test_a_command_that_is_none_is_refused(rig: local_rig.LocalRig, comman
 
 async def test_its_processes_are_the_tasks_whatever_the_environment_says(rig: local_rig.LocalRig) -> None:
     await running(rig)
+    nap = local_rig.nap()
     (rig.directory(KEY) / "env.json").write_text('{"PATH": "/usr/bin:/bin"}')
-    process = await rig.backend.exec(KEY, ["sleep", "601.5"])
-    await rig.until(lambda: bool(local_rig.living("601.5")), "it runs")
+    process = await rig.backend.exec(KEY, ["sleep", nap])
+    await rig.until(lambda: bool(local_rig.living(nap)), "it runs")
     mark = processes.Mark(str(KEY), str(rig.directory(KEY)))
-    assert set(local_rig.living("601.5")) <= {one.pid for one in processes.members({mark})[mark]}
+    assert set(local_rig.living(nap)) <= {one.pid for one in processes.members({mark})[mark]}
     await process.kill()
     await asyncio.wait_for(local_rig.collect(process.output()), rig.PATIENCE_S)

@@ -79,9 +79,10 @@ async def test_the_kernel_is_told_how_many_cpus(rig: local_rig.LocalRig) -> None
 async def test_a_command_inside_is_limited_with_the_task(rig: local_rig.LocalRig) -> None:
     await rig.backend.launch([rig.sleeper(KEY)])
     await rig.until((rig.directory(KEY) / "env.json").exists, "it runs")
-    process = await rig.backend.exec(KEY, ["sleep", "602"])
+    nap = local_rig.nap()
+    process = await rig.backend.exec(KEY, ["sleep", nap])
     await rig.until(
-        lambda: set(local_rig.living("602")) <= cgroups.pids(groups_of(rig)) and bool(local_rig.living("602")),
+        lambda: set(local_rig.living(nap)) <= cgroups.pids(groups_of(rig)) and bool(local_rig.living(nap)),
         "it is inside",
     )
     await process.kill()
