@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import traceback
+
 import pytest
 from tests.lifecycle import script
 
@@ -88,6 +90,15 @@ def test_a_lost_peer_is_found_in_any_line_and_case(phrase: str) -> None:
     assert blame.refined(ended(Cause.ERROR, last_lines=lines, reason="download_failed")).cause is Cause.ERROR
 
 
-def test_no_peer_is_lost_without_such_words() -> None:
-    how = ended(Cause.ERROR, last_lines=("step 1", "ValueError: no such thing"))
+@pytest.mark.parametrize(
+    "error", [ConnectionResetError, ConnectionAbortedError, ConnectionRefusedError, BrokenPipeError]
+)
+def test_a_broken_connection_is_a_lost_peer_in_any_words(error: type[OSError]) -> None:
+    lines = tuple(traceback.format_exception_only(error("rank 1 is gone")))
+    assert blame.refined(ended(Cause.ERROR, last_lines=lines)).cause is Cause.PEER
+
+
+@pytest.mark.parametrize("line", ["ValueError: no such thing", "EOFError: Ran out of input"])
+def test_no_peer_is_lost_without_such_words(line: str) -> None:
+    how = ended(Cause.ERROR, last_lines=("step 1", line))
     assert blame.refined(how) is how

@@ -36,6 +36,11 @@ PEER_LOST: tuple[str, ...] = (
     "ECONNRESET",
     "Broken pipe",
     "Socket closed",
+    # Python's names of broken connections: a library may raise them with words of its own
+    "ConnectionResetError",
+    "ConnectionAbortedError",
+    "ConnectionRefusedError",
+    "BrokenPipeError",
     # torch.distributed: gloo, NCCL, the TCP store
     "DistBackendError",
     "DistNetworkError",
