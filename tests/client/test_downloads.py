@@ -15,6 +15,7 @@ from tests.client import driven, live
 
 from oarlock.client import answers, downloads, elsewhere
 from oarlock.data import jobfiles
+from oarlock.data.transfers import places
 from oarlock.spec import bodies, errors, jobs
 
 Download = Callable[..., answers.Downloaded]
@@ -232,9 +233,13 @@ def test_results_in_an_object_store_come_with_the_users_own_credentials(
     for name, value in bucket.env.items():
         monkeypatch.setenv(name, value)
     bucket.put("out/run/model.pt", b"weights")
+    bucket.put("out/run/words.txt", b"a b")
     server.submit(name="far", results=f"{bucket.url}/out")
     with new_client() as client:
-        assert [one.path for one in client.files("far").items] == ["results/run/model.pt"]
+        assert [one.path for one in client.files("far").items] == ["results/run/model.pt", "results/run/words.txt"]
+    opened, really = [], places.filesystem
+    monkeypatch.setattr(places, "filesystem", lambda url: (opened.append(url), really(url))[1])
     done = download("far", to=tmp_path / "to")
-    assert (done.files, done.bytes) == (1, 7)
-    assert tree(tmp_path / "to") == {b"results/run/model.pt": b"weights"}
+    assert (done.files, done.bytes) == (2, 10)
+    assert tree(tmp_path / "to") == {b"results/run/model.pt": b"weights", b"results/run/words.txt": b"a b"}
+    assert len(opened) == 2, "once for the list, and once for all the files"

@@ -9,7 +9,7 @@ import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -81,22 +81,37 @@ def within(limit_s: float, look: Callable[[], T]) -> T:
     return found[0]
 
 
-def fetch(url: str, file: bodies.JobFile, place: Path, moved: Callable[[int], object]) -> int:
-    """Download one of these files to `place`, as a whole or not at all; return its size."""
-    from oarlock.data.transfers import places
+class Places:
+    """The places of one download. Each is opened once, for all of its files and in any thread."""
 
-    name = b"/".join(filekeys.parts(file.path)[1:])
-    system, root = places.filesystem(url)
-    draft = durable.temporary(place)
-    try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with places.foreign(url):
-            system.get_file(f"{root.rstrip('/')}/{os.fsdecode(name)}", str(draft))
-        size = draft.stat().st_size
-        draft.replace(place)
-    except OSError as error:
-        raise durable.unavailable(error, str(place), place.parent) from error
-    finally:
-        draft.unlink(missing_ok=True)
-    moved(size)
-    return size
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._opened: dict[str, tuple[Any, str]] = {}
+
+    def fetch(self, url: str, file: bodies.JobFile, place: Path, moved: Callable[[int], object]) -> int:
+        """Download one of these files to `place`, as a whole or not at all; return its size."""
+        from oarlock.data.transfers import places
+
+        name = b"/".join(filekeys.parts(file.path)[1:])
+        system, root = self._open(url)
+        draft = durable.temporary(place)
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            with places.foreign(url):
+                system.get_file(f"{root.rstrip('/')}/{os.fsdecode(name)}", str(draft))
+            size = draft.stat().st_size
+            draft.replace(place)
+        except OSError as error:
+            raise durable.unavailable(error, str(place), place.parent) from error
+        finally:
+            draft.unlink(missing_ok=True)
+        moved(size)
+        return size
+
+    def _open(self, url: str) -> tuple[Any, str]:
+        from oarlock.data.transfers import places
+
+        with self._lock:
+            if url not in self._opened:
+                self._opened[url] = places.filesystem(url)
+            return self._opened[url]

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import objectstores
 
 from oarlock.data.transfers import places
 from oarlock.spec import errors
@@ -45,3 +46,18 @@ def test_an_empty_folder_is_nothing_to_fetch(tmp_path: Path) -> None:
     with pytest.raises(errors.NotFound) as caught:
         places.listing(f"file://{tmp_path}")
     assert (caught.value.message, caught.value.hint) == (f"there are no files at file://{tmp_path}", "check the URL")
+
+
+def test_each_call_reads_the_environment_of_its_time(
+    bucket: objectstores.Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second environment has a store; the first has none, at a port where nothing listens."""
+    bucket.put("a/one", b"1")
+    for name, value in bucket.env.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    with pytest.raises(errors.OarlockError):
+        places.listing(f"{bucket.url}/a")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", bucket.env["AWS_ENDPOINT_URL"])
+    assert [item.name for item in places.listing(f"{bucket.url}/a").items] == ["one"]

@@ -14,6 +14,7 @@ class AsyncDownloads:
     def __init__(self, job: str, sends: sender.AsyncSender, sleep: waiting.Sleep) -> None:
         self._job, self._sender, self._sleep = job, sends, sleep
         self._pool = waiting.Pool(downloads.AT_ONCE)
+        self._elsewhere = elsewhere.Places()
 
     async def run(self, wanted: Sequence[downloads.Target], progress: downloads.Progress | None) -> int:
         """Fetch all these files and return their size in bytes."""
@@ -26,7 +27,7 @@ class AsyncDownloads:
 
     async def _fetch(self, target: downloads.Target, meter: downloads.Meter) -> int:
         if target.url:
-            return await waiting.in_thread(elsewhere.fetch, target.url, target.file, target.place, meter.add)
+            return await waiting.in_thread(self._elsewhere.fetch, target.url, target.file, target.place, meter.add)
         draft, losses = downloads.Draft(target), 0
         while True:
             try:

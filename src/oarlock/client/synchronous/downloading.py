@@ -15,6 +15,7 @@ class Downloads:
     def __init__(self, job: str, sends: sender.Sender, sleep: waiting.Sleep) -> None:
         self._job, self._sender, self._sleep = job, sends, sleep
         self._pool = waiting.Pool(downloads.AT_ONCE)
+        self._elsewhere = elsewhere.Places()
 
     def run(self, wanted: Sequence[downloads.Target], progress: downloads.Progress | None) -> int:
         """Fetch all these files and return their size in bytes."""
@@ -27,7 +28,7 @@ class Downloads:
 
     def _fetch(self, target: downloads.Target, meter: downloads.Meter) -> int:
         if target.url:
-            return waiting.in_thread(elsewhere.fetch, target.url, target.file, target.place, meter.add)
+            return waiting.in_thread(self._elsewhere.fetch, target.url, target.file, target.place, meter.add)
         draft, losses = downloads.Draft(target), 0
         while True:
             try:

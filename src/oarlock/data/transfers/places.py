@@ -57,7 +57,11 @@ def local(url: str) -> Path:
 
 
 def filesystem(url: str) -> tuple[Any, str]:
-    """Return fsspec's file system for the URL, and the path in it. fsspec reads its own settings (FSSPEC_*, AWS_*)."""
+    """Return fsspec's file system for the URL, and the path in it. fsspec reads its own settings (FSSPEC_*, AWS_*).
+
+    Each call opens a new one, so open it once for many files. fsspec's own cache of file systems would keep the
+    credentials of the first call for the whole process, also after a change of the environment.
+    """
     import fsspec
 
     kind = schemes.of(url)
@@ -65,7 +69,7 @@ def filesystem(url: str) -> tuple[Any, str]:
         return fsspec.filesystem("file"), str(local(url))
     try:
         with foreign(url):
-            return fsspec.filesystem(kind), url.removeprefix(f"{kind}://").strip("/")
+            return fsspec.filesystem(kind, skip_instance_cache=True), url.removeprefix(f"{kind}://").strip("/")
     except ImportError as error:
         extra = EXTRAS[kind]
         raise errors.InvalidInput(
