@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from tests.backends.kubernetes import apiserver
+from tests.backends.kubernetes.testcluster import apiserver
 
 from bench import server as servers
 from bench import table

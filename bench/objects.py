@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.backends.kubernetes import apiserver
+from tests.backends.kubernetes.testcluster import apiserver
 
 from bench import table
 from oarlock.api.customresources import definitions

@@ -11,7 +11,7 @@ import sys
 import threading
 
 import pytest
-from tests.backends.kubernetes import apiserver, rights
+from tests.backends.kubernetes.testcluster import apiserver, rights
 
 CODE = "import sys; from oarlock.agent import __main__; sys.exit(__main__.main(sys.argv))"
 

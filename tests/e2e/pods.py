@@ -11,7 +11,8 @@ from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tests.backends.kubernetes import apiserver, conftest, kubelet, rights
+from tests.backends.kubernetes import conftest
+from tests.backends.kubernetes.testcluster import apiserver, kubelet, rights
 from tests.e2e import shell as shells
 
 from oarlock.backends.kubernetes import noderequests

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 from tests.api.customresources import memory
-from tests.backends.kubernetes import apiserver, proxy
-from tests.backends.kubernetes.apiserver import api_server  # noqa: F401  (a fixture)
+from tests.backends.kubernetes.testcluster import apiserver, proxy
+from tests.backends.kubernetes.testcluster.apiserver import api_server  # noqa: F401  (a fixture)
 from tests.e2e import pods
 
 from oarlock.backends.kubernetes.apiserver import transports

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 from tests import objectstores
-from tests.backends.kubernetes import apiserver, kubelet
-from tests.backends.kubernetes.apiserver import api_server  # noqa: F401  (a fixture)
+from tests.backends.kubernetes.testcluster import apiserver, kubelet
+from tests.backends.kubernetes.testcluster.apiserver import api_server  # noqa: F401  (a fixture)
 from tests.e2e import pods, separate
 
 pytestmark = apiserver.needed

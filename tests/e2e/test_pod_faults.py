@@ -22,7 +22,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.backends.kubernetes import apiserver, cluster, proxy
+from tests.backends.kubernetes.testcluster import apiserver, cluster, proxy
 from tests.e2e import pods, stalls
 
 from oarlock.backends.kubernetes import amounts

@@ -15,8 +15,9 @@ import httpx
 import pytest
 import yaml
 from tests import needs, objectstores
-from tests.backends.kubernetes import apiserver, test_rendering
-from tests.backends.kubernetes.apiserver import api_server  # noqa: F401  (a fixture)
+from tests.backends.kubernetes.pods import test_rendering
+from tests.backends.kubernetes.testcluster import apiserver
+from tests.backends.kubernetes.testcluster.apiserver import api_server  # noqa: F401  (a fixture)
 from tests.e2e import pods, test_checkpoints, test_files, test_life, test_surroundings
 from tests.e2e import shell as shells
 

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 from tests import needs
 from tests.api.customresources import desks
-from tests.backends.kubernetes import apiserver, conftest, proxy
+from tests.backends.kubernetes import conftest
+from tests.backends.kubernetes.testcluster import apiserver, proxy
 from tests.e2e import test_pod_faults as faults
 
 from oarlock.api.customresources import definitions

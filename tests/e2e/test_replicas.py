@@ -16,8 +16,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.backends.kubernetes import apiserver
-from tests.backends.kubernetes.apiserver import api_server  # noqa: F401  (a fixture)
+from tests.backends.kubernetes.testcluster import apiserver
+from tests.backends.kubernetes.testcluster.apiserver import api_server  # noqa: F401  (a fixture)
 from tests.e2e import pods, stalls
 from tests.store import postgresql
 

@@ -8,7 +8,7 @@
 # wait for an image that no pod has used yet.
 set -euo pipefail
 cluster=$1 home=$2
-bin=$("$(dirname "$0")/../backends/kubernetes/assets.sh" "$cluster")
+bin=$("$(dirname "$0")/../backends/kubernetes/testcluster/assets.sh" "$cluster")
 mkdir -p "$home/bin"
 for program in "$bin"/*; do
     [[ ${program##*/} == kubelet ]] || ln -sf "$(realpath "$program")" "$home/bin/"

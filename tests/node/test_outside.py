@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from tests import needs
-from tests.backends.kubernetes import apiserver
+from tests.backends.kubernetes.testcluster import apiserver
 from tests.e2e import shell as shells
 from tests.node import conftest
 from tests.node.conftest import Site

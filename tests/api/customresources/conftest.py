@@ -11,7 +11,7 @@ import pytest_asyncio
 from tests import needs
 from tests.api import rig as rigs
 from tests.api.customresources import desks
-from tests.backends.kubernetes import apiserver
+from tests.backends.kubernetes.testcluster import apiserver
 
 from oarlock.spec.cluster import pools
 

@@ -15,7 +15,8 @@ from typing import Any
 import yaml
 from tests.api import rig as rigs
 from tests.api.customresources import memory
-from tests.backends.kubernetes import apiserver, conftest, rights
+from tests.backends.kubernetes import conftest
+from tests.backends.kubernetes.testcluster import apiserver, rights
 
 from oarlock.api.customresources import clusterobjects, definitions, face
 from oarlock.backends.kubernetes import oarlockjobs, site

@@ -15,7 +15,8 @@ import yaml
 from tests.api import rig as rigs
 from tests.api.customresources import desks
 from tests.api.customresources.desks import condition, is_false, is_true
-from tests.backends.kubernetes import apiserver, conftest, rights
+from tests.backends.kubernetes import conftest
+from tests.backends.kubernetes.testcluster import apiserver, rights
 
 from oarlock.api.customresources import definitions, poolface
 from oarlock.backends.kubernetes import oarlockpools

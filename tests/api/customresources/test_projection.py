@@ -14,7 +14,8 @@ from tests import needs
 from tests.api import rig as rigs
 from tests.api.customresources import desks
 from tests.api.customresources.desks import Desk, RealDesk, condition, is_false, is_true
-from tests.backends.kubernetes import apiserver, test_rendering
+from tests.backends.kubernetes.pods import test_rendering
+from tests.backends.kubernetes.testcluster import apiserver
 
 from oarlock.api.customresources import face, translation
 from oarlock.backends import backends

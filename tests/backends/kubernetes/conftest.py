@@ -7,8 +7,8 @@ import time
 from collections.abc import AsyncIterator
 
 import pytest
-from tests.backends.kubernetes import apiserver, rights
-from tests.backends.kubernetes.apiserver import api_server  # noqa: F401  (a fixture)
+from tests.backends.kubernetes.testcluster import apiserver, rights
+from tests.backends.kubernetes.testcluster.apiserver import api_server  # noqa: F401  (a fixture)
 
 from oarlock.backends.kubernetes.apiserver import client, credentials, objects
 

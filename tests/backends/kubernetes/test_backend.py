@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 from tests.backends import contract
-from tests.backends.kubernetes import apiserver, cluster, conftest, rights
+from tests.backends.kubernetes import conftest
+from tests.backends.kubernetes.testcluster import apiserver, cluster, rights
 
 from oarlock.backends import backends
 from oarlock.backends.kubernetes import backend

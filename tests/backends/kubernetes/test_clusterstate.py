@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 
 import msgspec
 import pytest
-from tests.backends.kubernetes import apiserver, cluster
+from tests.backends.kubernetes.testcluster import apiserver, cluster
 
 from oarlock.backends.kubernetes import clusterstate, site
 from oarlock.backends.kubernetes.apiserver import client, objects

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from tests.backends.kubernetes import apiserver, cluster, conftest, restricted, rights
+from tests.backends.kubernetes import conftest
 from tests.backends.kubernetes.test_backend import KubernetesRig, rig  # noqa: F401  (a fixture)
+from tests.backends.kubernetes.testcluster import apiserver, cluster, restricted, rights
 
 from oarlock.backends.kubernetes import examining, reaching, site
 from oarlock.backends.kubernetes.apiserver import client, objects

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.backends.kubernetes import apiserver, restricted, rights
+from tests.backends.kubernetes.testcluster import apiserver, restricted, rights
 
 from oarlock.backends.kubernetes import backend
 from oarlock.backends.kubernetes.apiserver import client, objects

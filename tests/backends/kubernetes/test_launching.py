@@ -9,8 +9,9 @@ import time
 import msgspec
 import pytest
 from tests.backends import contract
-from tests.backends.kubernetes import apiserver, cluster, conftest, faults, rights
+from tests.backends.kubernetes import conftest
 from tests.backends.kubernetes.test_backend import KubernetesRig, rig  # noqa: F401  (a fixture)
+from tests.backends.kubernetes.testcluster import apiserver, cluster, faults, rights
 
 from oarlock.backends import backends
 from oarlock.backends.kubernetes import backend, places, site

@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 from tests import needs
-from tests.backends.kubernetes import apiserver, cluster, conftest, customobjects, restricted, rights
+from tests.backends.kubernetes import conftest
+from tests.backends.kubernetes.testcluster import apiserver, cluster, customobjects, restricted, rights
 from tests.controllers import test_provisioning as stories
 
 from oarlock.backends import provisioners

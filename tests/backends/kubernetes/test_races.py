@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import msgspec
 import pytest
-from tests.backends.kubernetes import inmemory
+from tests.backends.kubernetes.testcluster import inmemory
 
 from oarlock.backends import backends
 from oarlock.backends.kubernetes import backend, reaching

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 from tests.backends import contract
-from tests.backends.kubernetes import apiserver, cluster, conftest, customobjects, faults, rights, test_noderequests
+from tests.backends.kubernetes import conftest, test_noderequests
 from tests.backends.kubernetes.test_backend import KubernetesRig, rig  # noqa: F401  (a fixture)
+from tests.backends.kubernetes.testcluster import apiserver, cluster, customobjects, faults, rights
 
 from oarlock.backends.kubernetes import backend, noderequests
 from oarlock.backends.kubernetes.apiserver import client, credentials, objects, transports

@@ -11,8 +11,9 @@ from typing import Any
 import msgspec
 import pytest
 from tests.backends import contract
-from tests.backends.kubernetes import apiserver, cluster, conftest, rights
+from tests.backends.kubernetes import conftest
 from tests.backends.kubernetes.test_backend import KubernetesRig
+from tests.backends.kubernetes.testcluster import apiserver, cluster, rights
 
 from oarlock.backends.kubernetes import backend, site, steering
 from oarlock.backends.kubernetes.apiserver import client, objects

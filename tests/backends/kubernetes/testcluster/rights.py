@@ -12,7 +12,7 @@ import yaml
 from oarlock.backends.kubernetes.apiserver import client, objects
 from oarlock.spec import errors
 
-DEPLOY = Path(__file__).parents[3] / "deploy"
+DEPLOY = Path(__file__).parents[4] / "deploy"
 NAMESPACE, JOBS = "oarlock", "oarlock-jobs"
 SERVER = "server-token"
 """The token of the service account of `deploy/`, at the API server of the tests."""

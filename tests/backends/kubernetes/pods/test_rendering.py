@@ -1,6 +1,6 @@
 """Rendered manifests are golden files: a change of a pod is a change that a reader sees.
 
-`UPDATE_GOLDEN=1 pytest tests/backends/kubernetes/test_rendering.py` writes them anew.
+`UPDATE_GOLDEN=1 pytest tests/backends/kubernetes/pods/test_rendering.py` writes them anew.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import yaml
-from tests.backends.kubernetes import apiserver, restricted
+from tests.backends.kubernetes.testcluster import apiserver, restricted
 
 from oarlock.backends import backends
 from oarlock.backends.kubernetes import clusterstate, reaching, site

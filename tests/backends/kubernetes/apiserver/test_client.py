@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from tests.backends.kubernetes import apiserver, conftest, faults
+from tests.backends.kubernetes import conftest
+from tests.backends.kubernetes.testcluster import apiserver, faults
 
 from oarlock.backends.kubernetes.apiserver import answers, client, objects, transports
 from oarlock.spec import errors

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Print the folder of kube-apiserver, etcd and kubectl for the tests: tests/backends/kubernetes/assets.sh CLUSTER
+# Print the folder of kube-apiserver, etcd and kubectl for the tests: tests/backends/kubernetes/testcluster/assets.sh CLUSTER
 #
 # CLUSTER is a program: `CLUSTER assets` builds Debian's Kubernetes 1.20 in KUBE_TEST_HOME, where it is not there yet, and
 # prints the folder of its programs.

@@ -21,7 +21,7 @@ import yaml
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from tests import needs
-from tests.backends.kubernetes import rights
+from tests.backends.kubernetes.testcluster import rights
 
 ASSETS = Path(os.environ.get("KUBEBUILDER_ASSETS") or "/usr/local/kubebuilder/bin")
 PATIENCE_S = 240.0

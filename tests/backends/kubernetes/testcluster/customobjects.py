@@ -11,7 +11,7 @@ import json
 from typing import Any
 from urllib.parse import unquote
 
-from tests.backends.kubernetes import apiserver
+from tests.backends.kubernetes.testcluster import apiserver
 
 from oarlock.backends.kubernetes.apiserver import client, transports
 

@@ -25,7 +25,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlparse
 
 import websockets
-from tests.backends.kubernetes import cluster
+from tests.backends.kubernetes.testcluster import cluster
 from websockets.asyncio import server as sockets
 
 import oarlock

@@ -7,8 +7,9 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Callable
 
-from tests.backends.kubernetes import apiserver, conftest, faults
-from tests.backends.kubernetes.test_client import pod
+from tests.backends.kubernetes import conftest
+from tests.backends.kubernetes.apiserver.test_client import pod
+from tests.backends.kubernetes.testcluster import apiserver, faults
 
 from oarlock.backends.kubernetes.apiserver import client, objects, transports, watches
 
