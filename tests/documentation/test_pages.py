@@ -28,7 +28,7 @@ INSTEAD = {
         for name in ("pack-or-spread", "gang-or-pods", "load", "elastic-or-fixed", "prediction-error")
     },
     "python draw.py pack-or-spread --seeds 2 --out pictures": "python draw.py pack-or-spread --help",
-    # Trainings of 10 s each: tests/train/test_digits.py and tests/e2e/test_training.py run them and look at the end.
+    # Trainings of 10 s each: tests/train/test_digits.py and tests/e2e/training/test_training.py run them.
     "python train.py": "python train.py --help",
     "torchrun --nproc-per-node 2 train.py": "command -v torchrun",
     "oarlock submit oarlock.yaml --follow": "oarlock plan oarlock.yaml",

@@ -29,7 +29,7 @@ HITS = dict.fromkeys(failpoints.NAMES, 2) | {
 OF_OLD_JOBS = ("retention.after_archive", "retention.after_removal")
 OF_OLD_CHECKPOINTS = ("retention.after_unlisting",)
 OF_PODS = ("kubernetes.before_write",)
-"""`tests/e2e/test_pod_faults.py` kills the server there."""
+"""`tests/e2e/kubernetes/test_pod_faults.py` kills the server there."""
 DURING = tuple(name for name in failpoints.NAMES if name not in (*OF_OLD_JOBS, *OF_OLD_CHECKPOINTS, *OF_PODS))
 REACHED_S = 240.0
 SHORT = ("store.after_commit",)

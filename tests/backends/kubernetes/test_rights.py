@@ -22,7 +22,7 @@ key = contract.key
 
 ELSEWHERE = {
     (rights.JOBS, "create", "pods/exec"),  # a WebSocket, which the recorded transport does not see:
-    (rights.JOBS, "get", "pods/exec"),  # tests/e2e/test_pods.py uses it with these rights
+    (rights.JOBS, "get", "pods/exec"),  # tests/e2e/kubernetes/test_pods.py uses it with these rights
     (rights.NAMESPACE, "get", "pods"),  # its own pod: a server outside a cluster has none
     ("cluster", "list", "oarlockjobs.oarlock.dev"),  # tests/api/customresources uses these with these rights
     ("cluster", "watch", "oarlockjobs.oarlock.dev"),

@@ -8,7 +8,8 @@ import pytest
 from tests import objectstores
 from tests.backends.kubernetes.testcluster import apiserver, kubelet
 from tests.backends.kubernetes.testcluster.apiserver import api_server  # noqa: F401  (a fixture)
-from tests.e2e import pods, separate
+from tests.e2e import separate
+from tests.e2e.kubernetes import pods
 
 pytestmark = apiserver.needed
 

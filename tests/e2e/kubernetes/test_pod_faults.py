@@ -23,7 +23,8 @@ from pathlib import Path
 import msgspec
 import pytest
 from tests.backends.kubernetes.testcluster import apiserver, cluster, proxy
-from tests.e2e import pods, stalls
+from tests.e2e import stalls
+from tests.e2e.kubernetes import pods
 
 from oarlock.backends.kubernetes import amounts
 from oarlock.backends.kubernetes.apiserver import objects

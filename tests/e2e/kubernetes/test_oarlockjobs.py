@@ -13,7 +13,7 @@ from aiohttp import web
 from tests.api.customresources import memory
 from tests.backends.kubernetes.testcluster import apiserver, proxy
 from tests.backends.kubernetes.testcluster.apiserver import api_server  # noqa: F401  (a fixture)
-from tests.e2e import pods
+from tests.e2e.kubernetes import pods
 
 from oarlock.backends.kubernetes.apiserver import transports
 from oarlock.spec import resources

@@ -16,7 +16,7 @@ from tests import needs
 from tests.api.customresources import desks
 from tests.backends.kubernetes import conftest
 from tests.backends.kubernetes.testcluster import apiserver, proxy
-from tests.e2e import test_pod_faults as faults
+from tests.e2e.kubernetes import test_pod_faults as faults
 
 from oarlock.api.customresources import definitions
 from oarlock.backends.kubernetes import oarlockjobs, oarlockpools

@@ -18,8 +18,10 @@ from tests import needs, objectstores
 from tests.backends.kubernetes.pods import test_rendering
 from tests.backends.kubernetes.testcluster import apiserver
 from tests.backends.kubernetes.testcluster.apiserver import api_server  # noqa: F401  (a fixture)
-from tests.e2e import pods, test_checkpoints, test_files, test_life, test_surroundings
 from tests.e2e import shell as shells
+from tests.e2e import test_life, test_surroundings
+from tests.e2e.files import test_checkpoints, test_files
+from tests.e2e.kubernetes import pods
 
 from oarlock.backends.kubernetes import examining
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from tests.e2e import shell as shells
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "01-digits"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "01-digits"
 
 TORCHRUN_SCRIPT = """
     import os, torch, torch.distributed as dist

@@ -18,7 +18,8 @@ import httpx
 import pytest
 from tests.backends.kubernetes.testcluster import apiserver
 from tests.backends.kubernetes.testcluster.apiserver import api_server  # noqa: F401  (a fixture)
-from tests.e2e import pods, stalls
+from tests.e2e import stalls
+from tests.e2e.kubernetes import pods
 from tests.store import postgresql
 
 from oarlock.spec import events
