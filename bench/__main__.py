@@ -16,33 +16,12 @@ import time
 from rich import console as consoles
 from rich import table as tables
 
-from bench import (
-    accuracy,
-    advising,
-    commandline,
-    drain,
-    elastic,
-    firstline,
-    idle,
-    install,
-    kube,
-    lines,
-    metrics,
-    objects,
-    placing,
-    policies,
-    reducing,
-    saving,
-    scheduling,
-    serving,
-    submits,
-    table,
-    together,
-    training,
-    working,
-)
+from bench import commandline, drain, elastic, firstline, idle, install, lines, metrics, submits, table, training
+from bench.kubernetes import kube, objects
 from bench.pages import large, living, packages, visits
 from bench.pages import serving as pageserving
+from bench.scheduler import placing, policies, scheduling
+from bench.train import accuracy, advising, reducing, saving, serving, together, working
 
 BENCHES = {
     "commandline": commandline.run,

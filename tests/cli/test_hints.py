@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from tests.cli import typed
-from tests.cli.test_following import RUN, running, work  # noqa: F401 - a fixture
-from tests.cli.test_looking import Typed, type_  # noqa: F401 - a fixture
+from tests.cli.following.test_following import RUN, running, work  # noqa: F401 - a fixture
+from tests.cli.verbs.test_looking import Typed, type_  # noqa: F401 - a fixture
 from tests.client import live
 from tests.data.checkpoints.test_checkpoints import save
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.api import rig as rigs
 from tests.cli import typed
-from tests.cli.test_looking import Typed, type_  # noqa: F401 - a fixture
+from tests.cli.verbs.test_looking import Typed, type_  # noqa: F401 - a fixture
 from tests.client import live
 
 from oarlock.spec import events, holdings, jobs

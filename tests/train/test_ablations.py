@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from bench import accuracy
+from bench.train import accuracy
 from tests.train import crew
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from bench import links
+from bench.train import links
 from tests import needs
 from tests.train import counting as counts
 from tests.train import gang

@@ -24,7 +24,7 @@ from oarlock.backends.kubernetes.apiserver import client, credentials, objects
 from oarlock.spec import errors, resources
 
 COUNT, CHANGES, AT_ONCE = 10_000, 1000, 32
-SCRIPT = Path(__file__).parent / "scripts" / "objects.py"
+SCRIPT = Path(__file__).parents[1] / "scripts" / "objects.py"
 PATH = f"{resources.API}/namespaces/bench/oarlockjobs"
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from bench import table
 
-SCRIPT = Path(__file__).parent / "scripts" / "sleeping.py"
+SCRIPT = Path(__file__).parents[1] / "scripts" / "sleeping.py"
 CHECKED = (4, 8)
 SECONDS = 20
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bench import table
 
-SCRIPT = Path(__file__).parent / "scripts" / "reducing.py"
+SCRIPT = Path(__file__).parents[1] / "scripts" / "reducing.py"
 SIZE = 25 << 20
 PORT = 29_581
 RANKS = 2

@@ -14,9 +14,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from bench import links, table
+from bench import table
+from bench.train import links
 
-SCRIPT = Path(__file__).parent / "scripts" / "serving.py"
+SCRIPT = Path(__file__).parents[1] / "scripts" / "serving.py"
 SIZE = 25 << 20
 PORT = 29_571
 TIMES = 8

@@ -21,9 +21,9 @@ from pathlib import Path
 
 from bench import table
 
-SCRIPT = Path(__file__).parent / "scripts" / "accuracy.py"
-FOLDER = Path(__file__).parent.parent / ".bench"
-MEASURED = Path(__file__).parent.parent / "src" / "oarlock" / "train" / "compression"
+SCRIPT = Path(__file__).parents[1] / "scripts" / "accuracy.py"
+FOLDER = Path(__file__).parents[2] / ".bench"
+MEASURED = Path(__file__).parents[2] / "src" / "oarlock" / "train" / "compression"
 PORT = 29_591
 SEEDS = int(os.environ.get("BENCH_SEEDS", "20"))
 METHODS = ("dense", "DGC", "no correction", "no masking", "no clipping", "no warm-up", "plain top-k")

@@ -94,7 +94,7 @@ def _curve() -> list[table.Row]:
 
 def measured(count: int, waiting: int, policy: str, rounds: int) -> dict[str, Any]:
     """One case, in a process of its own."""
-    command = [sys.executable, "-m", "bench.scheduling", str(count), str(waiting), policy, str(rounds)]
+    command = [sys.executable, "-m", "bench.scheduler.scheduling", str(count), str(waiting), policy, str(rounds)]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=1800)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command[2:])}: {done.stderr.strip().splitlines()[-1:]}")
@@ -284,7 +284,7 @@ def case(count: int, waiting: int, policy: str, rounds: int) -> dict[str, Any]:
 
 
 def _arguments(given: Iterable[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m bench.scheduling", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m bench.scheduler.scheduling", description=__doc__)
     parser.add_argument("nodes", type=int)
     parser.add_argument("gangs", type=int)
     parser.add_argument("policy")

@@ -18,7 +18,7 @@ from oarlock.cli.output import pooltree, terminal
 from oarlock.spec import bodies, events, holdings, jobs
 from oarlock.spec.cluster import nodes, pools
 
-DOCS = Path(__file__).parents[2] / "docs" / "pools.md"
+DOCS = Path(__file__).parents[3] / "docs" / "pools.md"
 
 
 class Typed:

@@ -16,10 +16,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bench import links, table
+from bench import table
+from bench.train import links
 from oarlock.train.servers import sharding
 
-SCRIPT = Path(__file__).parent / "scripts" / "together.py"
+SCRIPT = Path(__file__).parents[1] / "scripts" / "together.py"
 REACH = {
     (1000, "allreduce"): 1.15,
     (100, "allreduce"): 1.08,
