@@ -19,7 +19,7 @@ from tests.train import crew, farm
 from torch import nn
 
 from oarlock import train
-from oarlock.train import errors
+from oarlock.train import agreement, errors
 from oarlock.train.servers import (
     addresses,
     children,
@@ -135,12 +135,18 @@ def counted_in_step(folder: Path) -> None:
     counted(folder, sync=True)
 
 
+def counted_with_exchanges(folder: Path) -> None:
+    agreement.MOST_STEPS = 1  # each step waits for its own exchange, and no other one is under way meanwhile
+    counted(folder, sync=True)
+
+
 def test_a_worker_in_a_step_gives_its_value_of_an_exchange_again(tmp_path: Path) -> None:
     """The server dies after one worker got the result of an exchange and before the other one did."""
     first, second = (server.Server(("127.0.0.1", 0), farm.TOKEN) for _ in range(2))
     alive = [first]
     steps, meetings = itertools.count(1), collections.Counter[int]()
     asked = [0]
+    in_step: set[object] = set()
     died = threading.Event()
 
     def relay(sock: socket.socket) -> None:
@@ -153,6 +159,7 @@ def test_a_worker_in_a_step_gives_its_value_of_an_exchange_again(tmp_path: Path)
                     head, body = received(theirs)
                     if head.kind is frames.Kind.STEP:
                         asked[0] = next(steps)
+                        in_step.add(sock)
                     if not head.fields.get("again"):
                         numbers.append(head.fields.get("number", 0) if head.kind is frames.Kind.MEET else 0)
                     ours.send(head.kind, head.fields, [body])
@@ -163,14 +170,13 @@ def test_a_worker_in_a_step_gives_its_value_of_an_exchange_again(tmp_path: Path)
             threading.Thread(target=ask, daemon=True).start()
             while True:
                 head, body = received(ours)
+                in_step.discard(sock)
                 number = numbers.popleft()
                 meetings[number] += 1
                 if number and meetings[number] == 2 and asked[0] > 6 and not died.is_set():
                     died.set()
-                    before = -1
-                    while asked[0] != before or asked[0] % 2 == 0:  # one worker waits in a step, the other here
-                        before = asked[0]
-                        time.sleep(0.5)
+                    while not in_step:  # the other worker has the result, and goes on to its next step
+                        time.sleep(0.01)
                     alive[0] = second
                     first.close()
                     break
@@ -180,10 +186,40 @@ def test_a_worker_in_a_step_gives_its_value_of_an_exchange_again(tmp_path: Path)
 
     with serving(first), serving(second), relaying(relay) as port:
         wire = addresses.Addresses((f"127.0.0.1:{port}",), farm.TOKEN)
-        codes = crew.run(counted_in_step, tmp_path, folder=tmp_path, env=farm.variables(wire))
+        codes = crew.run(counted_with_exchanges, tmp_path, folder=tmp_path, env=farm.variables(wire))
         assert codes == [0, 0], crew.output(tmp_path)
     assert [torch.load(tmp_path / f"counted-{rank}.pt").item() for rank in range(2)] == [-STEPS] * 2
     assert died.is_set()
+
+
+def test_a_server_that_ends_calls_no_worker_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that waits would end with that message, and would not look for the server's successor."""
+    close = transport.Tcp.close
+
+    def slowly(connection: transport.Tcp) -> None:
+        close(connection)
+        time.sleep(0.05)  # the server's other threads go on between two ends
+
+    one = server.Server(("127.0.0.1", 0), farm.TOKEN)
+    with serving(one):
+        servers = addresses.Addresses((f"127.0.0.1:{one.port}",), farm.TOKEN)
+        made = [links.Link(servers, 0, handshake.Place(rank, 12, 1, "meet")) for rank in range(12)]
+        waiting = made[:6]  # the server notices the end of the others' connections at once
+        for link in waiting:
+            link.start(frames.Kind.MEET, {"number": 1}, [])
+        assert one._meeting is not None
+        while len(one._meeting._values.get(1, ())) < len(waiting):
+            time.sleep(0.001)
+        monkeypatch.setattr(transport.Tcp, "close", slowly)
+    monkeypatch.undo()
+    outcomes = []
+    for link in waiting:
+        with pytest.raises(errors.ServerError) as ended:
+            link.finish()
+        outcomes.append(ended.type)
+    for link in made:
+        link.close()
+    assert outcomes == [links.Lost] * len(waiting)
 
 
 def test_an_exchange_is_answered_again_where_its_answer_was_lost() -> None:

@@ -80,16 +80,19 @@ class Server:
 
     def close(self) -> None:
         """Stop listening and break all connections."""
-        self._closing = True
+        with self._lock:
+            self._closing = True
+            connections = list(self._connections)
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
-        with self._lock:
-            connections = list(self._connections)
         if self._snapshots is not None:
             self._snapshots.close()
         for connection in connections:
             connection.close()
+        with self._lock:  # no worker hears of these losses, which end the requests that wait for others
+            for rank in range(self._meeting.workers if self._meeting is not None else 0):
+                self._lose(rank)
 
     def await_end(self, seconds: float) -> None:
         """Wait until every connection has ended, at most so long."""
@@ -101,8 +104,9 @@ class Server:
         connection = transport.Tcp(sock)
         with self._lock:
             self._connections.add(connection)
+            closing = self._closing
         try:
-            place = self._greet(connection)
+            place = None if closing else self._greet(connection)
             if place is not None:
                 with contextlib.suppress(OSError):
                     _Desk(self, connection, place).serve()
@@ -212,7 +216,8 @@ class Server:
         connection.
         """
         with self._lock:  # so that it does not come back in between
-            if place.rank not in self._done and self._newest.get((place.rank, place.purpose)) is connection:
+            newest = self._newest.get((place.rank, place.purpose)) is connection
+            if newest and place.rank not in self._done and not self._closing:
                 self._lose(place.rank)
 
     def _lose(self, rank: int) -> None:
