@@ -108,14 +108,14 @@ def test_two_ranks_get_the_bits_of_gloo(tmp_path: Path) -> None:
     assert crew.run(as_by_gloo, folder=tmp_path) == [0, 0], crew.output(tmp_path, 2)
 
 
+def refuse(*_: object) -> None:
+    raise OSError(28, "No space left on device")
+
+
 def without(why: str) -> None:
     """No rank uses the memory where one of them cannot."""
     rank = int(os.environ["RANK"])
     real = segments.place()
-
-    def refuse(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
     if why == "apart":
         segments.place = lambda: f"{real} {rank}"
     elif why == "uneven":
@@ -144,6 +144,39 @@ def without(why: str) -> None:
 def test_gloo_serves_where_a_rank_cannot_share_memory(why: str, tmp_path: Path) -> None:
     ranks = 3 if why == "uneven" else 2
     assert crew.run(without, why, folder=tmp_path, world_size=ranks) == [0] * ranks, crew.output(tmp_path, ranks)
+
+
+def resumed(folder: Path) -> None:
+    """Runs of three ranks that began with sums by gloo or by memory, and go on where the other way is at hand."""
+    world = train.init()
+
+    def trained(name: str, way: str, steps: int) -> torch.Tensor:
+        segments._PART = 2 if way == "memory" else 1 << 60  # is there room in /dev/shm?
+        model = wide_net()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+        train.data_parallel(model, optimizer)
+        with train.Session(
+            model=model, optimizer=optimizer, checkpoints=folder / name, every_steps=100, total_steps=steps
+        ) as session:
+            for step in session.steps():
+                optimizer.zero_grad()
+                model(numbers(world.rank, step, 48).view(8, 6)).square().mean().backward()
+                optimizer.step()
+        return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+    whole = {way: trained(f"{way}, whole", way, 6) for way in ("gloo", "memory")}
+    assert not torch.equal(whole["gloo"], whole["memory"]), "the order of additions is another one"
+    for before, after in (("gloo", "memory"), ("memory", "gloo")):
+        trained(before, before, 3)
+        assert torch.equal(trained(before, after, 6), whole[before]), before
+    os.posix_fallocate = refuse
+    trained("memory", "gloo", 9)
+
+
+def test_a_resumed_run_adds_up_as_the_one_before_it(tmp_path: Path) -> None:
+    assert crew.run(resumed, tmp_path, folder=tmp_path, world_size=3) == [0] * 3, crew.output(tmp_path, 3)
+    said = crew.output(tmp_path, 3)
+    assert said.count("added up by shared memory of the ranks [0, 1, 2], now by gloo") == 1
 
 
 def killed(before: Callable[[], None]) -> None:

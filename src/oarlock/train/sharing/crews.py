@@ -58,10 +58,12 @@ class Work:
 
 
 class Crew:
-    """The ranks of this host: this one is number `index` of `size`. `inside` and `across` are gloo groups."""
+    """The ranks of this host: this one is number `index` of `size`. `hosts` are the ranks of each host, `inside` and
+    `across` gloo groups.
+    """
 
-    def __init__(self, index: int, size: int, inside: Any, across: Any) -> None:
-        self.index, self.size = index, size
+    def __init__(self, index: int, hosts: list[list[int]], inside: Any, across: Any) -> None:
+        self.index, self.size, self.hosts = index, len(hosts[0]), hosts
         self._inside, self._across = inside, across
         self._token = torch.zeros(1)
         self._orders: queue.SimpleQueue[tuple[Callable[[], None], Work] | None] = queue.SimpleQueue()
@@ -173,17 +175,17 @@ def gathered(world: World) -> Crew | None:
         made = distributed.new_group(list(alike), backend="gloo", timeout=timeout)
         across = made if world.rank in alike else across
     host = next(one for one in hosts if world.rank in one)
-    return Crew(host.index(world.rank), len(host), inside, across)
+    return Crew(host.index(world.rank), hosts, inside, across)
 
 
-def shared(world: World, crew: Crew, tensors: Sequence[torch.Tensor]) -> list[Sum] | None:
-    """Return the sums of tensors like these, with their present values. None where there is no memory for them. All
-    ranks must call this together.
+def shared(world: World, crew: Crew, tensors: Sequence[torch.Tensor], *, sparing: bool = True) -> list[Sum] | None:
+    """Return the sums of tensors like these, with their present values. None where there is no memory for them, or,
+    where this is `sparing`, too little would be left for others. All ranks must call this together.
     """
     sizes = [-(-each.numel() * each.element_size() // _ALIGNED) * _ALIGNED for each in tensors]
     offer: segments.Offer | None = None
     with contextlib.suppress(OSError):
-        offer = segments.Offer(crew.size * sum(sizes)) if crew.index == 0 else None
+        offer = segments.Offer(crew.size * sum(sizes), sparing=sparing) if crew.index == 0 else None
     told = world.gather((offer.name, offer.secret, segments.place()) if offer is not None else None)
     memory, seen = None, False
     opened: segments.Opened | None = None

@@ -42,11 +42,13 @@ def place() -> str:
 
 
 class Offer:
-    """A segment of `size` bytes that other processes may open. Raises OSError where there is no memory for it."""
+    """A segment of `size` bytes that other processes may open. Raises OSError where there is no memory for it, or,
+    where it is `sparing`, too little would be left for others.
+    """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, *, sparing: bool = True) -> None:
         space = os.statvfs(FOLDER)
-        if size > space.f_bavail * space.f_frsize // _PART:
+        if size > space.f_bavail * space.f_frsize // (_PART if sparing else 1):
             raise OSError(f"{FOLDER} has not enough memory for {size} bytes")
         _remove_left()
         self.size = size

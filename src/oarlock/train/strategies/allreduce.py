@@ -8,7 +8,9 @@ the bucket. So with three ranks or more a resumed run, which starts with the fir
 than an uninterrupted run. Here the sorting never changes. The model also stays the user's own object: no wrapper, no
 `module.` in the names of its state.
 
-Ranks of one host add up large buckets in memory that they share (sharing/crews.py).
+Ranks of one host add up large buckets in memory that they share (sharing/crews.py). With three ranks or more this has
+another order of additions than gloo, and another one for each placement. So a checkpoint holds which ranks shared
+memory, and a resumed run does as that one did.
 
 With one process nothing is attached to the model, unless others may join it.
 
@@ -18,7 +20,8 @@ pass over them (membership.py), so the weights stay as they were before the step
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -54,6 +57,7 @@ class AllReduce(Strategy):
         self.passes: backward.BackwardPass | None = None
         self._started = 0
         self._measures = False
+        self._hosts: list[list[int]] | None = None  # the ranks that add up in one memory, where large buckets might
         self.figures: Figures = Figures(self._world)
 
     def attach(self, model: nn.Module, optimizer: optim.Optimizer | None = None) -> nn.Module:
@@ -87,7 +91,27 @@ class AllReduce(Strategy):
         self._places = places[::-1]  # buckets begin with the last parameter
         self.parameters = [bucket.parameters[place] for bucket, place in self._places]
 
-    def _share(self) -> None:
+    def choice(self) -> dict[str, Any]:
+        return {"sums": self._hosts} if self._hosts is not None and self._world.world_size > 2 else {}
+
+    def keep_choice(self, choice: Mapping[str, Any]) -> None:
+        """Add up in the order of the checkpoint, as far as the ranks are placed in the same way."""
+        hosts = choice.get("sums")
+        if hosts is None or self._hosts is None or sum(map(len, hosts)) != self._world.world_size:
+            return
+        if hosts == self._apart():
+            for bucket in self._buckets:
+                bucket.share(None)
+            self._hosts = hosts
+        elif self._hosts == self._apart():
+            self._share(sparing=False)
+        if hosts != self._hosts and self._world.is_chief:
+            sys.stderr.write(
+                f"oarlock.train: the checkpoint's gradients were added up by {_words(hosts)}, now by "
+                f"{_words(self._hosts)}: the last bits of the weights may differ from those of an uninterrupted run\n"
+            )
+
+    def _share(self, *, sparing: bool = True) -> None:
         """Let large buckets travel by memory that ranks of one host share, where there is such memory."""
         plain = self._wire is None and self._world.device.type == "cpu" and worlds.rounds is None
         if not plain or self._world.world_size == 1 or "gloo" not in distributed.get_backend():
@@ -96,9 +120,13 @@ class AllReduce(Strategy):
         if not large:
             return
         crew = worlds.crew = worlds.crew or crews.gathered(self._world)
-        sums = crews.shared(self._world, crew, [one.sent for one in large]) if crew is not None else None
+        sums = crews.shared(self._world, crew, [one.sent for one in large], sparing=sparing) if crew else None
         for bucket, total in zip(large, sums or ()):
             bucket.share(total)
+        self._hosts = crew.hosts if crew is not None and sums else self._apart()
+
+    def _apart(self) -> list[list[int]]:
+        return [[rank] for rank in range(self._world.world_size)]
 
     def try_on(self, named: list[tuple[str, nn.Parameter]], optimizer: optim.Optimizer | None) -> None:
         """Get ready for `rehearse`, with these parameters of a model that another strategy trains."""
@@ -192,3 +220,7 @@ class AllReduce(Strategy):
         if self.passes is not None and self.passes.exchanges and not self.lost:
             with self._noticing():
                 replicas.broadcast_tensors([buffer.detach() for buffer in model.buffers()])
+
+
+def _words(hosts: list[list[int]]) -> str:
+    return "gloo" if max(map(len, hosts)) == 1 else f"shared memory of the ranks {' and '.join(map(str, hosts))}"

@@ -120,12 +120,15 @@ class Automatic(Strategy):
         self._present.finish(wish)
 
     def choice(self) -> dict[str, Any]:
-        return {"exchange": self._chosen} if self._chosen else {}
+        return {**self._present.choice(), **({"exchange": self._chosen} if self._chosen else {})}
 
     def keep_choice(self, choice: Mapping[str, Any]) -> None:
         """Go on with this choice, if it is permitted. Parameter servers that the job no longer has, or that have
         another model, are allreduce, which does the same.
         """
+        self._present.keep_choice(choice)
+        if "exchange" not in choice:
+            return
         chosen = str(choice["exchange"])
         if chosen == SERVERS and not (SERVERS in self._kinds and parameterservers.are_free()):
             chosen = DENSE

@@ -53,12 +53,13 @@ class Bucket:
         """The numbers that travel."""
         return self._sent
 
-    def share(self, total: crews.Sum) -> None:
-        """Travel by the memory of this sum from now on."""
+    def share(self, total: crews.Sum | None) -> None:
+        """Travel by the memory of this sum from now on, or by gloo again."""
+        sent = total.ours if total is not None else self._sent.clone()
         if self._sent is self._flat:
-            self._flat = total.ours
+            self._flat = sent
             self._lay_out()
-        self._sent, self._sum = total.ours, total
+        self._sent, self._sum = sent, total
 
     @property
     def full(self) -> bool:
