@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from oarlock.train import errors
+from oarlock.train import errors, worlds
 from oarlock.train.measuring.straggling import Slowest
 from oarlock.train.strategies.strategy import Strategy
 from oarlock.train.worlds import World
@@ -96,7 +96,8 @@ class Agreement:
         """
         if self._world.world_size == 1:
             return Decision(stop, save, batch, noise, writing=writing, round_number=round_number)
-        self._steps_left -= 1
+        with worlds.exchanging():  # in a round that is known to be lost no further step begins
+            self._steps_left -= 1
         if self._steps_left:
             return Decision(GO_ON, False)
         outcomes = [self._under_way()] if self._under_way else []

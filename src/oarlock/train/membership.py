@@ -199,7 +199,10 @@ class Membership:
         for strategy in self._strategies:
             strategy.leave()
         worlds.enter(later)
-        told = [(whole, Position(*fields)) for whole, *fields in self._gather(here)]
+        told = []
+        for whole, choices, *fields in self._gather(here):
+            told.append((whole, Position(*fields)))
+            self._keep_choices(choices)
         farthest = max((one.step, one.exchanges) for whole, one in told if whole)
         whole = [mine and (one.step, one.exchanges) == farthest for mine, one in told]
         donor = whole.index(True)
@@ -214,7 +217,14 @@ class Membership:
         return replace(found, step=step, exchanges=0, stop=max(one.stop for one in known))
 
     def _gather(self, here: Position) -> list[tuple[Any, ...]]:
-        return self._world.gather((self._whole, here.step, here.exchanges, here.stop, here.batch, here.noise))
+        choices = [strategy.choice() for strategy in self._strategies]
+        return self._world.gather((self._whole, choices, here.step, here.exchanges, here.stop, here.batch, here.noise))
+
+    def _keep_choices(self, choices: Sequence[Mapping[str, Any]]) -> None:
+        """Take what another rank has chosen by measurements, where this one has not."""
+        for strategy, choice in zip(self._strategies, choices):
+            if choice and not strategy.choice():
+                strategy.keep_choice(choice)
 
     def _give(self, donor: int, *, receives: bool) -> None:
         """Give the donor's state to the ranks that need it. All ranks take part in the exchange."""

@@ -12,6 +12,10 @@ All ranks know all measurements, so they choose the same candidate. It takes par
 checkpoint holds the choice, and a resumed run keeps it where it is still permitted. A run that is resumed from before
 the choice, or without permission for it, measures anew.
 
+In an elastic job the ranks of a new round measure anew, and begin where one of them knows a choice already: a process
+that is lost while they choose may leave some with the choice and some without. The step before it is not lost then,
+because its exchange is over.
+
 Without servers and without that permission there is nothing to measure: allreduce is then the only strategy that
 computes the update of dense synchronous training.
 """
@@ -89,7 +93,9 @@ class Automatic(Strategy):
         self._servers: ParameterServers | None = None  # connected, whether chosen or not
         dense = make(DENSE)
         assert not isinstance(dense, ParameterServers)
+        self._dense = dense  # which shares the model's buffers, whatever is chosen
         self._present: Exchange = dense
+        self.rejoins = SERVERS not in kinds
         self.figures = self._present.figures
         self._kind = DENSE  # of `_present`
         self._chosen: str | None = None
@@ -102,10 +108,9 @@ class Automatic(Strategy):
 
     def attach(self, model: nn.Module, optimizer: optim.Optimizer | None = None) -> nn.Module:
         self._named, self._optimizer = replicas.trained(model), optimizer
-        dense = self._present
-        assert not isinstance(dense, ParameterServers)
-        attached = dense.attach(model, optimizer)
-        self._passes = dense.passes
+        self.parameters = [parameter for _, parameter in self._named]
+        attached = self._dense.attach(model, optimizer)
+        self._passes = self._dense.passes
         if self._passes is not None:
             self._passes.listener = self
         return attached
@@ -118,6 +123,34 @@ class Automatic(Strategy):
 
     def finish(self, wish: int) -> None:
         self._present.finish(wish)
+
+    @property
+    def outlives(self) -> bool:  # type: ignore[override]  # an attribute elsewhere
+        return self._present.outlives
+
+    @outlives.setter
+    def outlives(self, outlives: bool) -> None:
+        self._dense.outlives = self._present.outlives = outlives
+
+    @property
+    def lost(self) -> bool:  # type: ignore[override]  # an attribute elsewhere
+        return self._dense.lost or self._present.lost
+
+    def leave(self) -> None:
+        self._present.leave()
+
+    def regroup(self) -> None:
+        self._dense.regroup()
+        if self._present is not self._dense:
+            self._present.regroup()
+        self._ended, self._exchanges, self._steps = None, 0, []
+
+    def shared(self) -> dict[str, Any]:
+        return {"exchange": self._kind, "shared": self._present.shared()}
+
+    def catch_up(self, shared: dict[str, Any]) -> None:
+        if shared["exchange"] == self._kind:  # if not: the other rank changes at its next backward pass
+            self._present.catch_up(shared["shared"])
 
     def choice(self) -> dict[str, Any]:
         return {**self._present.choice(), **({"exchange": self._chosen} if self._chosen else {})}
@@ -166,7 +199,7 @@ class Automatic(Strategy):
     def pass_ended(self) -> None:
         if not isinstance(self._present, ParameterServers):
             self._present.pass_ended()
-        if self._chosen is not None or self._world.world_size == 1 or self.figures is None:
+        if self.lost or self._chosen is not None or self._world.world_size == 1 or self.figures is None:
             return
         now, waited_s = time.monotonic(), self.figures.waiting.total_s
         if self._ended is not None and self._exchanges > WARM_UP:
@@ -174,7 +207,11 @@ class Automatic(Strategy):
         self._ended = now, waited_s
         self._exchanges += 1
         if len(self._steps) == MEASURED:
-            self._decide()
+            try:
+                self._decide()
+            except errors.PeersLost:  # the exchange of this step is over, so the step counts
+                if not self.outlives:
+                    raise
 
     def _decide(self) -> None:
         """Measure the candidates, and choose one with all ranks."""
@@ -246,6 +283,7 @@ class Automatic(Strategy):
         made.take_over(self._named, self._optimizer, self.figures)
         if not isinstance(made, ParameterServers):
             made.passes = self._passes
+        made.outlives = self.outlives
         self._present, self._kind = made, self._chosen
 
     def _of(self, kind: str) -> Exchange:

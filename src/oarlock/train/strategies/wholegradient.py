@@ -102,7 +102,7 @@ class WholeGradient(Strategy):
         """
         self.named = named
         self.figures = figures or self.figures
-        if self.world.world_size == 1:
+        if self.world.world_size == 1 and worlds.rounds is None:
             self.alone(optimizer)
         else:
             self.prepare(optimizer)
