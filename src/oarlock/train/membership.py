@@ -6,8 +6,10 @@ positions. A rank without the mean dropped its gradients, and the optimizer did 
 the batches and the learning rate, and repeats it. But if another rank committed the step, that rank's state is given
 to those that have not. No rank can be more than one step ahead, because no rank enters an exchange alone.
 
-The donor is the lowest rank of those that are farthest. A newcomer is behind all others, so it receives model,
-optimizer, scheduler and position in the data in the same way. Each process keeps its own random generators.
+The donor is the lowest rank of those that are farthest. With several models a step has several exchanges, in the same
+order on all ranks, and all after the first that fails fail as well. So the rank that has made more of them is farther.
+A newcomer is behind all others, so it receives model, optimizer, scheduler and position in the data in the same way.
+Each process keeps its own random generators.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ from oarlock.train.strategies.strategy import Strategy, figures_of, waited
 class Position:
     """The facts of a session that are the same on all ranks.
 
-    `step` counts the steps that are done, and `exchanges` the exchanges of a step after it that could not end.
+    `step` counts the steps that are done, and `exchanges` the exchanges of a step after it that could not end. `made`
+    are those of them that each strategy has made.
     """
 
     step: int
@@ -39,6 +42,12 @@ class Position:
     stop: int = 0
     batch: int = 0
     noise: float | None = None
+    made: tuple[int, ...] = ()
+
+    @property
+    def order(self) -> tuple[int, int, bool]:
+        """The order of the positions: ranks whose positions are equal in it have the same weights."""
+        return self.step, sum(self.made), self.exchanges > 0
 
 
 class Left(SystemExit):
@@ -60,6 +69,7 @@ class Membership:
         self._whole = not worlds.joining()  # this rank's state is that of its position
         self._mark: dict[str, Any] = {}
         self._marked: tuple[int, int] | None = None  # the steps and exchanges that were done then
+        self._made_before: list[int] = []  # the exchanges that each strategy had made then
         self._passed_over: list[tuple[torch.nn.Parameter, torch.Tensor | None]] = []
         self._ours = {id(parameter) for strategy in strategies for parameter in strategy.parameters}
         self._hooks = (
@@ -91,6 +101,7 @@ class Membership:
         """Remember the state after `done` steps, as far as the script changes it even if there are no gradients."""
         if self.between():
             self._marked = done, waited(self._strategies)[0]
+            self._made_before = self._made_by_each()
             self._mark = {name: self._plain(kept) for name, kept in self._state.items()}
 
     def lost(self) -> bool:
@@ -152,6 +163,11 @@ class Membership:
         """Return the number of exchanges since the mark."""
         return waited(self._strategies)[0] - self._marked[1] if self._marked else 0
 
+    def _made_by_each(self) -> list[int]:
+        """Return the exchanges of each strategy that did not fail."""
+        figures = [strategy.figures for strategy in self._strategies]
+        return [one.exchanges - one.failed if one is not None else 0 for one in figures]
+
     def _pass_over(self, optimizer: optim.Optimizer, *_: Any) -> None:
         """Take the gradients of a lost exchange away for the optimizer's step, so that it changes nothing.
 
@@ -183,6 +199,9 @@ class Membership:
         server of a lost round, where it does not see the loss.
         """
         self._rounds.keep_waiting, self._rounds.tell_lost = keep_waiting, tell_lost
+        if here.exchanges:
+            pairs = zip(self._made_by_each(), self._made_before)
+            here = replace(here, made=tuple(now - before for now, before in pairs))
         while True:
             later = self._rounds.later(cause)
             if later.rank is None and not worlds.joining():
@@ -203,22 +222,29 @@ class Membership:
         for whole, choices, *fields in self._gather(here):
             told.append((whole, Position(*fields)))
             self._keep_choices(choices)
-        farthest = max((one.step, one.exchanges) for whole, one in told if whole)
-        whole = [mine and (one.step, one.exchanges) == farthest for mine, one in told]
+        farthest = max(one.order for whole, one in told if whole)
+        whole = [mine and one.order == farthest for mine, one in told]
         donor = whole.index(True)
         if not all(whole):
-            self._give(donor, receives=not whole[self._world.rank])
+            self._give(donor, None if whole[self._world.rank] else self._missed(here, told[donor][1]))
         for strategy in self._strategies:
             strategy.regroup()
         known = [one for mine, one in told if mine]
         found = told[donor][1]
         step = found.step + 1 if found.exchanges else found.step
         self._marked = None
-        return replace(found, step=step, exchanges=0, stop=max(one.stop for one in known))
+        return replace(found, step=step, exchanges=0, stop=max(one.stop for one in known), made=())
+
+    def _missed(self, here: Position, donor: Position) -> list[bool]:
+        """Return for each strategy whether the donor has made an exchange of it that this rank has not."""
+        nothing = (0,) * len(self._strategies)
+        pairs = zip(here.made or nothing, donor.made or nothing)
+        return [donor.step > here.step or theirs > ours for ours, theirs in pairs]
 
     def _gather(self, here: Position) -> list[tuple[Any, ...]]:
         choices = [strategy.choice() for strategy in self._strategies]
-        return self._world.gather((self._whole, choices, here.step, here.exchanges, here.stop, here.batch, here.noise))
+        position = here.step, here.exchanges, here.stop, here.batch, here.noise, here.made
+        return self._world.gather((self._whole, choices, *position))
 
     def _keep_choices(self, choices: Sequence[Mapping[str, Any]]) -> None:
         """Take what another rank has chosen by measurements, where this one has not."""
@@ -226,8 +252,11 @@ class Membership:
             if choice and not strategy.choice():
                 strategy.keep_choice(choice)
 
-    def _give(self, donor: int, *, receives: bool) -> None:
-        """Give the donor's state to the ranks that need it. All ranks take part in the exchange."""
+    def _give(self, donor: int, missed: Sequence[bool] | None) -> None:
+        """Give the donor's state to the ranks that need it. All ranks take part in the exchange.
+
+        `missed` tells a rank that needs it which of its strategies have missed an exchange that the donor has made.
+        """
         data = torch.empty(0, dtype=torch.uint8)
         if self._world.rank == donor:
             packed = io.BytesIO()
@@ -239,13 +268,13 @@ class Membership:
             data = torch.empty(size, dtype=torch.uint8)
         with worlds.exchanging():
             worlds.finish(distributed.broadcast(data, src=donor, async_op=True))
-        if receives:
+        if missed is not None:
             self._whole = False
             given = torch.load(io.BytesIO(data.numpy().tobytes()), map_location="cpu", weights_only=True)
             for name, kept in self._state.items():
                 kept.load_state_dict(given["state"][name])
-            for strategy, shared in zip(self._strategies, given["shared"]):
-                strategy.catch_up(shared)
+            for strategy, shared, made in zip(self._strategies, given["shared"], missed):
+                strategy.catch_up(shared, made=made)
             self._whole = True
 
 

@@ -146,8 +146,8 @@ class DeepGradientCompression(WholeGradient):
     def shared(self) -> dict[str, Any]:
         return {"exchanges": self._exchanges}
 
-    def catch_up(self, shared: dict[str, Any]) -> None:
-        super().catch_up(shared)
+    def catch_up(self, shared: dict[str, Any], *, made: bool) -> None:
+        super().catch_up(shared, made=made)
         self._exchanges = shared["exchanges"]
 
     def rehearse(self) -> None:

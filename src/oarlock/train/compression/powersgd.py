@@ -95,8 +95,8 @@ class LowRank(WholeGradient):
     def shared(self) -> dict[str, Any]:
         return {"factor": {matrix.name: matrix.right for matrix in self._matrices}}
 
-    def catch_up(self, shared: dict[str, Any]) -> None:
-        super().catch_up(shared)
+    def catch_up(self, shared: dict[str, Any], *, made: bool) -> None:
+        super().catch_up(shared, made=made)
         for matrix in self._matrices:
             matrix.right.copy_(shared["factor"][matrix.name])
 

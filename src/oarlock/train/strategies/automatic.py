@@ -125,7 +125,7 @@ class Automatic(Strategy):
         self._present.finish(wish)
 
     @property
-    def outlives(self) -> bool:  # type: ignore[override]  # an attribute elsewhere
+    def outlives(self) -> bool:
         return self._present.outlives
 
     @outlives.setter
@@ -148,9 +148,9 @@ class Automatic(Strategy):
     def shared(self) -> dict[str, Any]:
         return {"exchange": self._kind, "shared": self._present.shared()}
 
-    def catch_up(self, shared: dict[str, Any]) -> None:
+    def catch_up(self, shared: dict[str, Any], *, made: bool) -> None:
         if shared["exchange"] == self._kind:  # if not: the other rank changes at its next backward pass
-            self._present.catch_up(shared["shared"])
+            self._present.catch_up(shared["shared"], made=made)
 
     def choice(self) -> dict[str, Any]:
         return {**self._present.choice(), **({"exchange": self._chosen} if self._chosen else {})}

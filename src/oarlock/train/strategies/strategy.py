@@ -27,12 +27,14 @@ from oarlock.train.worlds import World
 class Figures:
     """The measurements of a strategy. All but the noise only grow.
 
-    `exchanges` counts the steps in which this rank took part, `sent_bytes` the bytes that it put on the wire, headers
+    `exchanges` counts the steps in which this rank took part, `failed` those of them whose exchange could not end
+    and whose gradients were kept back, `sent_bytes` the bytes that it put on the wire, headers
     of the transport not counted. `share` is the number of this rank's examples in a gradient, 0 while unknown.
     """
 
     def __init__(self, world: World) -> None:
         self.exchanges = 0
+        self.failed = 0
         self.sent_bytes = 0
         self.share = 0
         self.waiting = Waiting(world.device)
@@ -100,9 +102,9 @@ class Strategy:
         """Return the state that is the same on all ranks, in tensors and plain values, for a rank that has it not."""
         return {}
 
-    def catch_up(self, shared: dict[str, Any]) -> None:
-        """Take the shared state of a rank that is farther, whose model and optimizer this rank has now. That rank has
-        made the exchange that failed here, if one did.
+    def catch_up(self, shared: dict[str, Any], *, made: bool) -> None:
+        """Take the shared state of a rank that is farther, whose model and optimizer this rank has now. `made` tells
+        whether that rank has made the exchange that failed here, if one did.
         """
 
     def regroup(self) -> None:

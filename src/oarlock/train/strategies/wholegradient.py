@@ -128,8 +128,9 @@ class WholeGradient(Strategy):
         self._afterwards.clear()
         self.figures.regroup(self.world)
 
-    def catch_up(self, shared: dict[str, Any]) -> None:
-        self.settle()
+    def catch_up(self, shared: dict[str, Any], *, made: bool) -> None:
+        if made:
+            self.settle()
 
     def pass_began(self) -> None:
         self._made.clear()
@@ -152,6 +153,7 @@ class WholeGradient(Strategy):
             with self._noticing():
                 self.exchange()
             self.figures.exchanges += 1  # a lost one, too: its step is not repeated
+            self.figures.failed += self.lost
         if self.lost:
             for _, parameter in self.named:
                 parameter.grad = torch.zeros_like(parameter)
