@@ -156,58 +156,69 @@ def pestered_in_motion(folder: Path, kills: int) -> None:
     pestered(folder, kills, momentum=0.9)
 
 
-def orphaned(folder: Path) -> None:
-    """An asynchronous run whose last rank is killed in its fourth step; the first waits for its successor."""
+def orphaned(folder: Path, kills: int) -> None:
+    """An asynchronous run whose last rank is killed in every fourth step; the first waits for each successor."""
     world = train.init()
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     train.data_parallel(model, optimizer, strategy=train.ParameterServers(sync=False))
-    incarnation = os.environ.get("OARLOCK_INCARNATION")
+    incarnation = int(os.environ.get("OARLOCK_INCARNATION") or 1)
     steps = []
-    with train.Session(model=model, optimizer=optimizer, total_steps=8) as session:
+
+    def die(place: int) -> None:
+        """Die in one of three places of the step: before its gradient, with it, and after its update."""
+        if world.rank == 1 and incarnation <= kills and steps[-1] == 4 * incarnation and incarnation % 3 == place:
+            (folder / f"dying-{incarnation}").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    with train.Session(model=model, optimizer=optimizer, total_steps=4 * kills + 4) as session:
         for step in session.steps():
             steps.append(step)
-            if world.rank == 1 and step == 4 and incarnation == "1":
-                (folder / "dying").touch()
-                os.kill(os.getpid(), signal.SIGKILL)
-            if world.rank == 0 and step == 6:
-                while not (folder / "newcomer").exists():
-                    time.sleep(0.01)
-            if incarnation == "2":
-                (folder / "newcomer").touch()
+            if world.rank == 0 and step % 4 == 2 and step > 4:
+                wait_for(folder / f"begun-{step // 4 + 1}")
+            elif world.rank == 1:
+                (folder / f"begun-{incarnation}").touch()
+            die(1)
             optimizer.zero_grad()
             model(torch.ones(1, 6, dtype=torch.double)).sum().backward()
+            die(2)
             optimizer.step()
+            die(0)
     torch.save({"model": model.state_dict(), "steps": steps}, folder / f"taught-{world.rank}.pt")
 
 
 @pytest.mark.timeout(600)
-def test_a_killed_worker_is_replaced_while_the_others_go_on(tmp_path: Path) -> None:
-    """Its successor continues at the step in which it died, with the present weights."""
+@pytest.mark.parametrize("kills", [5, pytest.param(100, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])])
+def test_killed_workers_are_replaced_while_the_others_go_on(tmp_path: Path, kills: int) -> None:
+    """Each successor continues at the step in which its predecessor died, with the present weights."""
     with farm.running() as servers:
-        env = {**farm.variables(servers), "OARLOCK_INCARNATION": "1"}
+        env = farm.variables(servers)
         codes: list[int] = []
         first = threading.Thread(
-            target=lambda: codes.extend(crew.run(orphaned, tmp_path, folder=tmp_path, env=env, timeout_s=400))
+            target=lambda: codes.extend(
+                crew.run(orphaned, tmp_path, kills, folder=tmp_path, env=env, timeout_s=80.0 * kills)
+            )
         )
         first.start()
-        again = {**env, "OARLOCK_INCARNATION": "2", "RANK": "1", "WORLD_SIZE": "2"}
-        again |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}  # not used
-        second = tmp_path / "second"
-        second.mkdir()
-        wait_for(tmp_path / "dying", lambda: not first.is_alive())
-        assert crew.run(orphaned, tmp_path, folder=second, world_size=1, env=again, timeout_s=300) == [0], crew.output(
-            second
-        )
+        for kill in range(1, kills + 1):
+            again = {**env, "OARLOCK_INCARNATION": str(kill + 1), "RANK": "1", "WORLD_SIZE": "2"}
+            again |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}  # not used
+            own = tmp_path / f"again-{kill}"
+            own.mkdir()
+            wait_for(tmp_path / f"dying-{kill}", lambda: not first.is_alive())
+            ended = crew.run(orphaned, tmp_path, kills, folder=own, world_size=1, env=again, timeout_s=300)
+            assert ended == [-signal.SIGKILL if kill < kills else 0], crew.output(own) + crew.output(tmp_path)
         first.join()
     assert codes == [0, -signal.SIGKILL], crew.output(tmp_path)
     kept, back = (torch.load(tmp_path / f"taught-{rank}.pt", weights_only=True) for rank in range(2))
-    assert kept["steps"] == list(range(1, 9)), "the survivor kept its process and its steps"
-    assert back["steps"] == [4, 5, 6, 7, 8]
+    steps = 4 * kills + 4
+    assert kept["steps"] == list(range(1, steps + 1)), "the survivor kept its process and its steps"
+    assert back["steps"] == list(range(4 * kills + (kills % 3 == 0), steps + 1))
     for name in kept["model"]:
         assert torch.equal(kept["model"][name], back["model"][name])
-    # Every gradient of the constant objective moves the last bias by the learning rate: 8 + 3 + 5 updates.
-    torch.testing.assert_close(kept["model"]["2.bias"], net().state_dict()["2.bias"] - 0.1 * 16)
+    # Every gradient of the constant objective moves the last bias by the learning rate.
+    updates = (net().state_dict()["2.bias"] - kept["model"]["2.bias"]) / 0.1
+    torch.testing.assert_close(updates, torch.full_like(updates, 2.0 * steps))
 
 
 def test_a_torn_checkpoint_of_a_server_is_not_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
