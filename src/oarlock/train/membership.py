@@ -46,7 +46,7 @@ class Position:
 
     @property
     def order(self) -> tuple[int, int, bool]:
-        """The order of the positions: ranks whose positions are equal in it have the same weights."""
+        """The order of the positions: ranks with equal positions have the same weights."""
         return self.step, sum(self.made), self.exchanges > 0
 
 

@@ -27,8 +27,8 @@ from oarlock.train.worlds import World
 class Figures:
     """The measurements of a strategy. All but the noise only grow.
 
-    `exchanges` counts the steps in which this rank took part, `failed` those of them whose exchange could not end
-    and whose gradients were kept back, `sent_bytes` the bytes that it put on the wire, headers
+    `exchanges` counts the steps in which this rank took part, `failed` those of them with an exchange that could not
+    end and gradients that were kept back, `sent_bytes` the bytes that it put on the wire, headers
     of the transport not counted. `share` is the number of this rank's examples in a gradient, 0 while unknown.
     """
 
@@ -103,7 +103,7 @@ class Strategy:
         return {}
 
     def catch_up(self, shared: dict[str, Any], *, made: bool) -> None:
-        """Take the shared state of a rank that is farther, whose model and optimizer this rank has now. `made` tells
+        """Take the shared state of a rank that is farther. This rank has its model and optimizer now. `made` tells
         whether that rank has made the exchange that failed here, if one did.
         """
 
