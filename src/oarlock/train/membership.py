@@ -10,6 +10,10 @@ The donor is the lowest rank of those that are farthest. With several models a s
 order on all ranks, and all after the first that fails fail as well. So the rank that has made more of them is farther.
 A newcomer is behind all others, so it receives model, optimizer, scheduler and position in the data in the same way.
 Each process keeps its own random generators.
+
+A compression does not repeat a step whose exchange is lost, so the number of the step grows though nothing was learned.
+A link that takes small messages and loses large ones would so bring a job to its end with the weights of its beginning.
+So the gang ends where the exchanges of MOST_LOST steps in a row are lost.
 """
 
 from __future__ import annotations
@@ -27,6 +31,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from oarlock.train import errors, worlds
 from oarlock.train.rounds import Round, Rounds
 from oarlock.train.strategies.strategy import Strategy, figures_of, waited
+
+MOST_LOST = 5
 
 
 @dataclass(frozen=True)
@@ -70,6 +76,7 @@ class Membership:
         self._mark: dict[str, Any] = {}
         self._marked: tuple[int, int] | None = None  # the steps and exchanges that were done then
         self._made_before: list[int] = []  # the exchanges that each strategy had made then
+        self._in_a_row, self._lost_step = 0, 0  # steps that nobody could make, and the last of them
         self._passed_over: list[tuple[torch.nn.Parameter, torch.Tensor | None]] = []
         self._ours = {id(parameter) for strategy in strategies for parameter in strategy.parameters}
         self._hooks = (
@@ -194,7 +201,8 @@ class Membership:
     ) -> Position:
         """Go into the next round, with all its members. Return the position from which all of them go on.
 
-        Raises Left if this process is not a member of it, and PeersLost if no round comes after the loss `cause`.
+        Raises Left if this process is not a member of it, and PeersLost if no round comes after the loss `cause`, or if
+        too many steps in a row were lost.
         `keep_waiting` is called while this process waits; it raises an exception to end that. `tell_lost` tells the
         server of a lost round, where it does not see the loss.
         """
@@ -210,9 +218,13 @@ class Membership:
                 self._rounds.present = later
                 continue
             try:
-                return self._enter(later, here)
+                position = self._enter(later, here)
             except errors.PeersLost as lost:  # another member is lost: the next round follows
                 cause = lost
+                continue
+            if self._in_a_row > MOST_LOST:
+                raise errors.PeersLost(f"{self._in_a_row} steps in a row were lost; the last: {cause}") from cause
+            return position
 
     def _enter(self, later: Round, here: Position) -> Position:
         for strategy in self._strategies:
@@ -232,6 +244,9 @@ class Membership:
         known = [one for mine, one in told if mine]
         found = told[donor][1]
         step = found.step + 1 if found.exchanges else found.step
+        if found.exchanges:
+            self._in_a_row = self._in_a_row + 1 if self._lost_step == found.step else 1
+            self._lost_step = step
         self._marked = None
         return replace(found, step=step, exchanges=0, stop=max(one.stop for one in known), made=())
 
