@@ -93,7 +93,9 @@ def test_bodies_go_by_shared_memory_and_leave_no_name(servers: addresses.Address
     link.close()
 
 
-@pytest.mark.parametrize("why", ["no folder", "other folder", "full", "secret", "reserve", "small model"])
+@pytest.mark.parametrize(
+    "why", ["no folder", "other folder", "full", "little left", "secret", "reserve", "small model", "off"]
+)
 def test_the_socket_serves_where_memory_cannot_be_shared(
     why: str, servers: addresses.Addresses, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -103,6 +105,10 @@ def test_the_socket_serves_where_memory_cannot_be_shared(
         monkeypatch.setattr(segments.Opened, "__init__", refuses(FileNotFoundError("it is not here")))
     elif why == "full":
         monkeypatch.setattr(segments, "_PART", 1 << 60)
+    elif why == "little left":
+        monkeypatch.setattr(segments, "_LEFT_BYTES", 1 << 60)
+    elif why == "off":
+        monkeypatch.setenv(segments.VARIABLE, "0")
     elif why == "secret":
         monkeypatch.setattr(segments.Offer, "reserve", lambda offer: None)  # not reached
         monkeypatch.setattr(segments.os, "pread", lambda *_: b"another secret")
@@ -259,6 +265,35 @@ def test_only_the_file_with_the_secret_is_opened(folder: Path) -> None:
     theirs.close()
     offer.close()
     assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "folder_of", "files"),
+    [
+        ("0::/job/task", "job/task", ("memory.max", "memory.current")),
+        ("0::/job/task", "job", ("memory.max", "memory.current")),
+        ("4:memory:/job", "memory/job", ("memory.limit_in_bytes", "memory.usage_in_bytes")),
+        ("4:memory:/seen/from/outside", "memory", ("memory.limit_in_bytes", "memory.usage_in_bytes")),
+    ],
+)
+def test_a_segment_fits_into_the_memory_that_the_cgroup_leaves(
+    line: str, folder_of: str, files: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the limit of a cgroup the kernel ends the process: there is no error that could be handled."""
+    monkeypatch.setattr(segments, "_OURS", tmp_path / "cgroup")
+    monkeypatch.setattr(segments, "_CGROUPS", tmp_path / "cgroups")
+    (tmp_path / "cgroup").write_text(f"7:cpu:/\n{line}\n")
+    group = tmp_path / "cgroups" / folder_of
+    group.mkdir(parents=True)
+    limit, used = files
+    (group / limit).write_text("100000\n")
+    (group / used).write_text("90000\n")
+    (group / "memory.stat").write_text("anon 60000\nactive_file 20000\ninactive_file 10000\nshmem 0\n")
+    segments.Offer(40_000).close()
+    with pytest.raises(OSError, match="not enough memory"):
+        segments.Offer(40_001)
+    (group / limit).write_text("max\n")
+    segments.Offer(40_001).close()
 
 
 KILLED = """

@@ -183,37 +183,44 @@ def shared(world: World, crew: Crew, tensors: Sequence[torch.Tensor], *, sparing
     where this is `sparing`, too little would be left for others. All ranks must call this together.
     """
     sizes = [-(-each.numel() * each.element_size() // _ALIGNED) * _ALIGNED for each in tensors]
+    with contextlib.ExitStack() as files:
+        rows = _rows(world, crew, sum(sizes), files, sparing=sparing)
+    return _laid_out(crew, tensors, sizes, rows) if rows is not None else None
+
+
+def _rows(world: World, crew: Crew, size: int, files: contextlib.ExitStack, *, sparing: bool) -> list[mmap.mmap] | None:
+    """Return memory of this size for each rank of the host. Each rank reserves its own."""
     offer: segments.Offer | None = None
     with contextlib.suppress(OSError):
-        offer = segments.Offer(crew.size * sum(sizes), sparing=sparing) if crew.index == 0 else None
-    told = world.gather((offer.name, offer.secret, segments.place()) if offer is not None else None)
-    memory, seen = None, False
-    opened: segments.Opened | None = None
+        offer = segments.Offer(size, beside=(crew.size - 1) * size, sparing=sparing)
+        files.callback(offer.close)
+    told = world.gather(None if offer is None else (offer.name, offer.secret))
+    ranks = next(host for host in crew.hosts if world.rank in host)
+    opened: dict[int, segments.Opened] = {}
     with contextlib.suppress(OSError):
-        for one in told:
-            if one is not None and one[2] == segments.place() and offer is None:
-                opened = segments.Opened(one[0], one[1])
-        seen = offer is not None or opened is not None
-    agreed = all(world.gather(seen))
-    with contextlib.suppress(OSError):
-        if agreed and offer is not None:
+        for rank in ranks:
+            one = told[rank]
+            if one is not None and rank != world.rank:
+                opened[rank] = segments.Opened(*one)
+                files.callback(opened[rank].close)
+    reserved = False
+    if all(world.gather(offer is not None and len(opened) == crew.size - 1)):
+        with contextlib.suppress(OSError):
+            assert offer is not None
             offer.reserve()
-            memory = offer.map()
-    agreed = all(world.gather(agreed and (offer is None or memory is not None)))
-    with contextlib.suppress(OSError):
-        if agreed and opened is not None:
-            memory = opened.map(crew.size * sum(sizes))
-    for file in (offer, opened):
-        if file is not None:
-            file.close()
-    if not all(world.gather(memory is not None)) or memory is None:
-        return None
-    return _laid_out(crew, tensors, sizes, memory)
+            reserved = True
+    rows: list[mmap.mmap] = []
+    if all(world.gather(reserved)):
+        with contextlib.suppress(OSError):
+            assert offer is not None
+            rows = [offer.map() if rank == world.rank else opened[rank].map(size) for rank in ranks]
+    return rows if all(world.gather(bool(rows))) else None
 
 
-def _laid_out(crew: Crew, tensors: Sequence[torch.Tensor], sizes: Sequence[int], memory: mmap.mmap) -> list[Sum]:
-    whole = torch.frombuffer(memory, dtype=torch.uint8)
-    rows = [row.split(list(sizes)) for row in whole.view(crew.size, -1)]
+def _laid_out(
+    crew: Crew, tensors: Sequence[torch.Tensor], sizes: Sequence[int], memory: Sequence[mmap.mmap]
+) -> list[Sum]:
+    rows = [torch.frombuffer(row, dtype=torch.uint8).split(list(sizes)) for row in memory]
     made = []
     for number, tensor in enumerate(tensors):
         length = tensor.numel() * tensor.element_size()

@@ -5,13 +5,18 @@ by a connection that they trust. A process that finds the secret there sees the 
 and only after that the file grows: a process that is killed at any moment leaves no memory behind, and in the worst
 case a file of a few bytes, which a later offer removes.
 
-Memory is reserved when the file grows. Without that, a full /dev/shm would kill the process that writes (SIGBUS).
+Memory is reserved when the file grows. Without that, a full /dev/shm would kill the process that writes (SIGBUS). It
+counts for the memory cgroup of the process that reserves it. At that limit there is no error either: the kernel ends a
+process. So each process reserves what it would use without sharing, and looks at its limits before.
+
+OARLOCK_SHARED_MEMORY=0 turns sharing off.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hmac
+import math
 import mmap
 import os
 import re
@@ -21,6 +26,7 @@ import time
 from pathlib import Path
 
 FOLDER = Path("/dev/shm")
+VARIABLE = "OARLOCK_SHARED_MEMORY"
 _PREFIX = "oarlock-"
 _NAME = re.compile(r"oarlock-[0-9a-f]{32}")
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
@@ -28,13 +34,20 @@ _SECRET_BYTES = 64
 _LEFT_AFTER_S = 120.0
 """An offer is taken within milliseconds. A file that is older was left by a process that was killed."""
 _PART = 2
-"""A segment takes at most this part of the memory that /dev/shm has left: one half."""
+"""Segments take at most this part of the memory that /dev/shm has left: one half."""
+_LEFT_BYTES = 512 << 20
+"""And they leave so much of it: the processes of a DataLoader, for one, end where /dev/shm is full."""
+_OURS, _CGROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
+_LIMITS = (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes"))
+"""The files of the limit and of the use, in both versions of cgroups."""
 
 
 def place() -> str:
-    """Return the mark of this process's /dev/shm. It is empty where there is none, and another process that sees the
-    same memory has the same mark.
+    """Return the mark of this process's /dev/shm. It is empty where there is none or where it must not be used, and
+    another process that sees the same memory has the same mark.
     """
+    if os.environ.get(VARIABLE) == "0":
+        return ""
     try:
         return f"{_BOOT.read_text().strip()}:{FOLDER.stat().st_dev}"
     except OSError:
@@ -42,13 +55,16 @@ def place() -> str:
 
 
 class Offer:
-    """A segment of `size` bytes that other processes may open. Raises OSError where there is no memory for it, or,
-    where it is `sparing`, too little would be left for others.
+    """A segment of `size` bytes that other processes may open. `beside` are the bytes that others offer meanwhile.
+
+    Raises OSError where there is no memory for it, or, where it is `sparing`, too little would be left for others.
     """
 
-    def __init__(self, size: int, *, sparing: bool = True) -> None:
+    def __init__(self, size: int, *, beside: int = 0, sparing: bool = True) -> None:
         space = os.statvfs(FOLDER)
-        if size > space.f_bavail * space.f_frsize // (_PART if sparing else 1):
+        free = space.f_bavail * space.f_frsize
+        most = min(free // _PART, free - _LEFT_BYTES) if sparing else free
+        if size + beside > most or size > _room_bytes():
             raise OSError(f"{FOLDER} has not enough memory for {size} bytes")
         _remove_left()
         self.size = size
@@ -120,3 +136,29 @@ def _remove_left() -> None:
                 found = left.lstat()
                 if found.st_uid == os.geteuid() and time.time() - found.st_mtime > _LEFT_AFTER_S:
                     left.unlink()
+
+
+def _room_bytes() -> float:
+    """Return the memory that the cgroups of this process leave to it."""
+    room = math.inf
+    with contextlib.suppress(OSError, ValueError):
+        for line in _OURS.read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controllers in ("", "memory"):
+                top = _CGROUPS / controllers
+                place = top / path.lstrip("/")
+                for each in (place, *place.parents):
+                    if each.is_relative_to(top):
+                        room = min(room, _left_bytes(each))
+    return room
+
+
+def _left_bytes(cgroup: Path) -> float:
+    """Return what the limit of one cgroup leaves. The kernel gives cached files up before it ends a process."""
+    for limit, used in _LIMITS:
+        with contextlib.suppress(OSError, ValueError):
+            most = int((cgroup / limit).read_text())  # "max" is not a number
+            told = dict(line.split() for line in (cgroup / "memory.stat").read_text().splitlines())
+            cached = sum(int(told.get(kind, 0)) for kind in ("active_file", "inactive_file"))
+            return most - int((cgroup / used).read_text()) + cached
+    return math.inf
