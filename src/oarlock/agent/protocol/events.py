@@ -72,7 +72,7 @@ class Events:
                 if kind in ("hello", "restored", "progress", "checkpoint", "done"):
                     self.progressed_at = time.monotonic()
                 if kind == "hello":
-                    self.hello = _only(event, HELLO_FIELDS)
+                    self.hello = _greeted(self.hello or {}, _only(event, HELLO_FIELDS))
                 elif kind == "restored":
                     self.restored = _only(event, RESTORED_FIELDS, LONGEST_PATH)
                 elif kind == "progress":
@@ -98,6 +98,12 @@ def last_step(report: str, nproc: int) -> int | None:
         told = [event.get("step") for event in map(_parse, lines) if event is not None]
         steps += [step for step in told if type(step) is int and 0 <= step <= MOST_STEPS]
     return max(steps, default=None)
+
+
+def _greeted(before: dict[str, Any], hello: dict[str, Any]) -> dict[str, Any]:
+    """Return this hello, with the newest lost round that any process has told."""
+    lost = [one["lost_round"] for one in (before, hello) if type(one.get("lost_round")) is int]
+    return {**hello, "lost_round": max(lost)} if lost else hello
 
 
 def _only(event: dict[str, Any], names: tuple[str, ...], longest: int = LONGEST_TEXT) -> dict[str, Any]:
