@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import os
 import random
 import signal
@@ -131,7 +132,7 @@ def without(why: str) -> None:
         segments._PART = 1 << 60
     elif why == "reserve":
         os.posix_fallocate = refuse
-    elif rank == 1:
+    elif why == "opened" and rank == 1:
         segments.Opened.__init__ = refuse
     train.init()
     expected = None
@@ -139,13 +140,15 @@ def without(why: str) -> None:
         crews.LEAST_BYTES = least
         model = wide_net()
         strategy = allreduce.AllReduce()
+        if why == "device" and rank == 1:
+            strategy._world = dataclasses.replace(strategy._world, device=torch.device("cuda"))
         learned = test_allreduce.learned(model, strategy.attach(model))
         assert all(bucket._sum is None for bucket in strategy._buckets)
         assert expected is None or all(torch.equal(*pair) for pair in zip(learned, expected, strict=True))
         expected = copy.deepcopy(learned)
 
 
-@pytest.mark.parametrize("why", ["apart", "uneven", "nowhere", "offer", "reserve", "opened"])
+@pytest.mark.parametrize("why", ["apart", "uneven", "nowhere", "offer", "reserve", "opened", "device"])
 def test_gloo_serves_where_a_rank_cannot_share_memory(why: str, tmp_path: Path) -> None:
     ranks = 3 if why == "uneven" else 2
     assert crew.run(without, why, folder=tmp_path, world_size=ranks) == [0] * ranks, crew.output(tmp_path, ranks)

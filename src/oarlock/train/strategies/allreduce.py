@@ -113,8 +113,11 @@ class AllReduce(Strategy):
 
     def _share(self, *, sparing: bool = True) -> None:
         """Let large buckets travel by memory that ranks of one host share, where there is such memory."""
-        plain = self._wire is None and self._world.device.type == "cpu" and worlds.rounds is None
-        if not plain or self._world.world_size == 1 or "gloo" not in distributed.get_backend():
+        if self._wire is not None or worlds.rounds is not None or self._world.world_size == 1:
+            return
+        devices = {self._world.device.type, *(one.sent.device.type for one in self._buckets)}
+        plain = devices == {"cpu"} and "gloo" in distributed.get_backend()
+        if not all(self._world.gather(plain)):  # a rank may have a GPU where another has none
             return
         large = [one for one in self._buckets if one.sent.numel() * one.sent.element_size() >= crews.LEAST_BYTES]
         if not large:
