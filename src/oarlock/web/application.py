@@ -18,24 +18,10 @@ from starlette import responses, routing, types
 from oarlock.spec import errors
 from oarlock.web import assets, compressing, cookies, origins, settings, templating, texts, turns, visits
 from oarlock.web import routing as table
-from oarlock.web.pages import (
-    cluster,
-    compare,
-    home,
-    job,
-    jobs,
-    live,
-    log,
-    login,
-    metrics,
-    pools,
-    server,
-    sessions,
-    simulate,
-    submit,
-    usage,
-    users,
-)
+from oarlock.web.pages import home, live
+from oarlock.web.pages.administration import login, server, sessions, users
+from oarlock.web.pages.cluster import cluster, pools, simulate, usage
+from oarlock.web.pages.jobs import compare, job, jobs, log, metrics, submit
 
 PAGES: tuple[table.Page, ...] = (
     *home.PAGES,

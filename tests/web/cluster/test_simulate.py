@@ -21,7 +21,7 @@ from oarlock.spec import phases, recordings
 from oarlock.spec import simulations as nouns
 from oarlock.spec.input import validation
 from oarlock.web.drawing import simulated
-from oarlock.web.pages import simulate
+from oarlock.web.pages.cluster import simulate
 
 SMALL = simulations.BUNDLED["small-first"]
 

@@ -16,7 +16,7 @@ from oarlock.data import storage
 from oarlock.spec import jobs
 from oarlock.web import texts
 from oarlock.web.drawing import curves
-from oarlock.web.pages import compare
+from oarlock.web.pages.jobs import compare
 
 
 def series(task: str, *points: tuple[int, float | None]) -> answers.Series:

@@ -12,8 +12,8 @@ from tests.web import browsers
 
 from oarlock.display.jobs import stragglers
 from oarlock.spec import attempts, events, jobs, phases, refusals, roles
-from oarlock.web.pages import job as jobpage
-from oarlock.web.pages import jobsections
+from oarlock.web.pages.jobs import job as jobpage
+from oarlock.web.pages.jobs import jobsections
 
 RANKS = 512
 

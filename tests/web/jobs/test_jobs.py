@@ -6,7 +6,7 @@ import re
 
 from tests.web import browsers
 
-from oarlock.web.pages import jobs as listed
+from oarlock.web.pages.jobs import jobs as listed
 
 
 def names(page: str) -> list[str]:

@@ -13,7 +13,7 @@ from tests.web import browsers, test_text
 from oarlock.data import storage
 from oarlock.spec import attempts, jobs
 from oarlock.web.drawing import folding, terminal
-from oarlock.web.pages import log
+from oarlock.web.pages.jobs import log
 
 
 @pytest.mark.parametrize(

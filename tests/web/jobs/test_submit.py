@@ -23,7 +23,7 @@ from oarlock.api.services import turns
 from oarlock.client import archives
 from oarlock.spec import errors
 from oarlock.web import application, texts
-from oarlock.web.pages import submit
+from oarlock.web.pages.jobs import submit
 
 TEXT = "command: python train.py  # mine\nroles:\n  worker: {count: 1}\n"
 

@@ -14,7 +14,7 @@ from oarlock.spec.access import users
 from oarlock.spec.cluster import nodes
 from oarlock.web import routing, visits
 from oarlock.web.drawing import charts, deviceday
-from oarlock.web.pages import jobs as listed
+from oarlock.web.pages.jobs import jobs as listed
 
 SHOWN = 8
 WAITING = 12

@@ -21,7 +21,7 @@ from oarlock.display import amounts
 from oarlock.spec import errors, jobs, summaries
 from oarlock.web import routing, texts, visits
 from oarlock.web.drawing import charts, colours, curves
-from oarlock.web.pages import metrics
+from oarlock.web.pages.jobs import metrics
 
 MOST = 20
 MOST_ROWS = 50

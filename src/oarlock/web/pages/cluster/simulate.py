@@ -11,7 +11,7 @@ from oarlock.spec import errors, simulations
 from oarlock.spec.access import users
 from oarlock.web import routing, visits
 from oarlock.web.drawing import simulated
-from oarlock.web.pages import jobs as listed
+from oarlock.web.pages.jobs import jobs as listed
 
 FAULTS = {"node_mtbf_s": "Between losses of a node", "job_mtbf_s": "Between failures of a job"}
 FIRST = "mixed-load"

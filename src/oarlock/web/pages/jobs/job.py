@@ -24,8 +24,8 @@ from oarlock.spec.cluster import prices
 from oarlock.spec.input import edits
 from oarlock.web import routing, templating, visits
 from oarlock.web.drawing import colours, startaxis, timeline
-from oarlock.web.pages import jobs as listed
-from oarlock.web.pages import jobsections
+from oarlock.web.pages.jobs import jobs as listed
+from oarlock.web.pages.jobs import jobsections
 
 ALL = "all"
 RANK_LINES = 200

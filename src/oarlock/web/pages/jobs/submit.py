@@ -27,7 +27,7 @@ from oarlock.spec.access import users
 from oarlock.spec.input import quantities, validation
 from oarlock.web import jobtext, routing, scratch, texts, visits
 
-EXAMPLES = {path.stem: path.read_text() for path in sorted((Path(__file__).parents[1] / "examples").glob("*.yaml"))}
+EXAMPLES = {path.stem: path.read_text() for path in sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))}
 FIRST = "one-process"
 COMMON: dict[str, str] = {
     "command": "Command",
