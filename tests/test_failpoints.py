@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from oarlock.spec import errors, failpoints
+from oarlock.spec import errors
+from oarlock.spec.process import failpoints
 
 PACKAGE = Path(failpoints.__file__).parent.parent
 

@@ -19,7 +19,8 @@ from tests.controllers.plant import Killed, Phase, Plant, Server, machine
 
 from oarlock.backends import fake
 from oarlock.controllers import leadership
-from oarlock.spec import errors, failpoints, phases
+from oarlock.spec import errors, phases
+from oarlock.spec.process import failpoints
 from oarlock.store import stores
 
 POINTS = [name for name in failpoints.NAMES if name.split(".")[0] in {"leading", "scheduling", "guardian"}]

@@ -12,8 +12,9 @@ from tests.data.checkpoints.test_checkpoints import flip, save
 
 from oarlock.api.process import checkpoints as api_checkpoints
 from oarlock.controllers import leadership, retention
-from oarlock.spec import clocks, errors, failpoints, jobs
+from oarlock.spec import errors, jobs
 from oarlock.spec.input import validation
+from oarlock.spec.process import clocks, failpoints
 
 DAY = 86_400.0
 POLICY = retention.Policy(keep_jobs_s=30 * DAY, keep_records=10, period_s=600.0)

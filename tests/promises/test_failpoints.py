@@ -16,7 +16,8 @@ from tests.promises import house as houses
 
 import oarlock
 from oarlock.data.checkpoints import checkpoints
-from oarlock.spec import errors, failpoints, phases
+from oarlock.spec import errors, phases
+from oarlock.spec.process import failpoints
 
 HITS = dict.fromkeys(failpoints.NAMES, 2) | {
     "store.before_commit": 15,

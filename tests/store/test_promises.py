@@ -15,7 +15,8 @@ import pytest
 from tests import marks
 from tests.store import nouns, programs
 
-from oarlock.spec import errors, failpoints, phases
+from oarlock.spec import errors, phases
+from oarlock.spec.process import failpoints
 from oarlock.store import stores
 from oarlock.store.sql import database
 

@@ -21,7 +21,8 @@ import sqlalchemy as sa
 from psycopg.types import string
 from tests.store import nouns
 
-from oarlock.spec import errors, events, failpoints
+from oarlock.spec import errors, events
+from oarlock.spec.process import failpoints
 from oarlock.store import stores
 from oarlock.store.sql import database, postgres, schema
 

@@ -16,11 +16,12 @@ import msgspec
 
 from oarlock.client import answers
 from oarlock.data import storage
-from oarlock.spec import bodies, errors, intents, jobfile, jobs, plans, simulations
+from oarlock.spec import bodies, errors, intents, jobfile, jobs, plans
 from oarlock.spec.access import users
 from oarlock.spec.cluster import poolchanges
 from oarlock.spec.cluster import pools as pool_nouns
 from oarlock.spec.input import edits
+from oarlock.spec.simulator import simulations
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from oarlock.spec import failpoints
+from oarlock.spec.process import failpoints
 from oarlock.store import stores
 
 TTL_S = 10.0

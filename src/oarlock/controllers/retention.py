@@ -14,8 +14,9 @@ import msgspec
 
 from oarlock.controllers import bulkwrites, leadership
 from oarlock.data import storage
-from oarlock.spec import errors, failpoints, jobs, phases
+from oarlock.spec import errors, jobs, phases
 from oarlock.spec.checkpoints import keeping
+from oarlock.spec.process import failpoints
 from oarlock.store import stores
 
 _PAGE = 200

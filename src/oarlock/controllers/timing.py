@@ -18,7 +18,8 @@ import msgspec
 
 from oarlock.controllers import leadership
 from oarlock.lifecycle import stepping
-from oarlock.spec import clocks, events
+from oarlock.spec import events
+from oarlock.spec.process import clocks
 from oarlock.store import stores
 
 TOLERANCE_S = 1.0

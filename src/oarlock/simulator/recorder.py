@@ -17,7 +17,8 @@ from oarlock.simulator import running, scenario
 from oarlock.simulator.engine import simulation
 from oarlock.simulator.outcomes import outcome
 from oarlock.simulator.reports import charts, comparison
-from oarlock.spec import errors, phases, recordings
+from oarlock.spec import errors, phases
+from oarlock.spec.simulator import recordings
 
 FILE = "simulation.json"
 TOLD_EVERY_S = 2.0

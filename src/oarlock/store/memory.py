@@ -16,16 +16,16 @@ from typing import TypeVar
 import msgspec
 
 from oarlock.spec import errors
-from oarlock.spec.access.users import Session, Token, User
 
 # Names, not modules: the methods below bear the modules' names.
-from oarlock.spec.clocks import Anchor
+from oarlock.spec.access.users import Session, Token, User
 from oarlock.spec.cluster.nodes import Node
 from oarlock.spec.cluster.pools import Pool
 from oarlock.spec.events import AnyEvent, Record
 from oarlock.spec.holdings import Holding, Resources
 from oarlock.spec.jobs import Checkpoint, Job
 from oarlock.spec.phases import NOT_OVER, Phase
+from oarlock.spec.process.clocks import Anchor
 from oarlock.store import rules, stores, waiting
 
 T = TypeVar("T")

@@ -17,10 +17,10 @@ from oarlock.api.jobs import recordedjobs, simulations
 from oarlock.cli import main
 from oarlock.simulator import recorder
 from oarlock.spec import holdings, jobs, phases
-from oarlock.spec import simulations as nouns
 from oarlock.spec.access import privacy
 from oarlock.spec.cluster import nodes, pools
 from oarlock.spec.input import validation
+from oarlock.spec.simulator import simulations as nouns
 
 SMALL = "nodes: 1x2\njobs: [{name: a, count: 3, lasts: 10m, gpus: 1}]\n"
 

@@ -14,8 +14,9 @@ from tests.client import live
 from oarlock.cli import main
 from oarlock.cli.verbs.cluster import serversimulations
 from oarlock.simulator import recorder
-from oarlock.spec import phases, simulations
+from oarlock.spec import phases
 from oarlock.spec.input import validation
+from oarlock.spec.simulator import simulations
 
 SMALL = "nodes: 1x2\njobs: [{name: a, count: 3, lasts: 10m, gpus: 1}]\n"
 

@@ -15,8 +15,9 @@ from oarlock.backends import fake
 from oarlock.controllers.scheduling import candidates
 from oarlock.scheduler import planning
 from oarlock.scheduler.reuse import memos
-from oarlock.spec import attempts, curves, events, failpoints, holdings, intents, jobs, plans, refusals
+from oarlock.spec import attempts, curves, events, holdings, intents, jobs, plans, refusals
 from oarlock.spec.cluster import pools
+from oarlock.spec.process import failpoints
 
 LONG = fake.Behaviour(at_barrier=True, lingers=True)
 RULES = plans.Rules(policy="priority", round_s=10.0, min_runtime_s=20.0)

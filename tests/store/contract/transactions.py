@@ -9,9 +9,10 @@ import pytest
 from tests.store import nouns
 from tests.store.contract import writing
 
-from oarlock.spec import clocks, errors, events
+from oarlock.spec import errors, events
 from oarlock.spec.access import users
 from oarlock.spec.cluster import pools
+from oarlock.spec.process import clocks
 from oarlock.store import stores
 
 

@@ -17,9 +17,10 @@ from oarlock.api.jobs import simulations
 from oarlock.cli import main
 from oarlock.scheduler.policies import registry
 from oarlock.simulator import recorder
-from oarlock.spec import phases, recordings
-from oarlock.spec import simulations as nouns
+from oarlock.spec import phases
 from oarlock.spec.input import validation
+from oarlock.spec.simulator import recordings
+from oarlock.spec.simulator import simulations as nouns
 from oarlock.web.drawing import simulated
 from oarlock.web.pages.cluster import simulate
 

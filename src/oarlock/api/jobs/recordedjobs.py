@@ -17,8 +17,9 @@ import msgspec
 from oarlock.api import routes
 from oarlock.api.security import authorisation
 from oarlock.api.services import provided
-from oarlock.spec import errors, jobfile, jobs, roles, simulations
+from oarlock.spec import errors, jobfile, jobs, roles
 from oarlock.spec.cluster import nodes, pools
+from oarlock.spec.simulator import simulations
 from oarlock.store import stores
 
 WEEK_S = 7 * 86_400.0

@@ -23,10 +23,11 @@ from oarlock.api.services import provided
 from oarlock.data import storage
 from oarlock.data.snapshots import snapshots
 from oarlock.scheduler.policies import registry
-from oarlock.spec import errors, jobfile, phases, roles, simulations
+from oarlock.spec import errors, jobfile, phases, roles
 from oarlock.spec import jobs as nouns
 from oarlock.spec.access import users
 from oarlock.spec.input import validation
+from oarlock.spec.simulator import simulations
 
 BUNDLED = {path.stem: path.read_text() for path in sorted((Path(__file__).parents[1] / "workloads").glob("*.yaml"))}
 SCENARIO, TABLE = "scenario.yaml", "workload.csv"

@@ -6,7 +6,7 @@ import signal
 import threading
 from collections.abc import Mapping
 
-from oarlock.spec import failpoints
+from oarlock.spec.process import failpoints
 
 VARIABLE = "OARLOCK_FAILPOINT"
 

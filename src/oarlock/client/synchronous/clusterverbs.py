@@ -7,10 +7,11 @@ from typing import Any
 
 from oarlock.client import requests, verbs
 from oarlock.client.synchronous import caller
-from oarlock.spec import bodies, jobs, simulations
+from oarlock.spec import bodies, jobs
 
 # A name, not a module: a method below bears the module's name.
 from oarlock.spec.cluster.pools import Pool
+from oarlock.spec.simulator import simulations
 
 
 class ClusterVerbs(caller.Caller):

@@ -16,7 +16,8 @@ from oarlock.controllers import bulkwrites, leadership, rosters
 from oarlock.controllers.guarding import assigning, launching, leftovers
 from oarlock.lifecycle import noticing, stepping, wanting
 from oarlock.scheduler import pricing
-from oarlock.spec import attempts, events, failpoints, holdings, jobs
+from oarlock.spec import attempts, events, holdings, jobs
+from oarlock.spec.process import failpoints
 from oarlock.spec.reconciling import actions, observations
 from oarlock.store import stores
 

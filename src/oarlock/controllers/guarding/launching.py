@@ -21,8 +21,9 @@ from oarlock.controllers import bulkwrites
 from oarlock.controllers.guarding import assigning
 from oarlock.lifecycle import deadlines, stepping
 from oarlock.scheduler import gangs
-from oarlock.spec import errors, events, failpoints, holdings, jobs, resources
+from oarlock.spec import errors, events, holdings, jobs, resources
 from oarlock.spec.cluster import nodes
+from oarlock.spec.process import failpoints
 from oarlock.spec.protocol import tasktokens
 from oarlock.spec.reconciling import actions
 

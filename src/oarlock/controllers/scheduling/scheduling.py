@@ -22,9 +22,10 @@ from oarlock.controllers import bulkwrites, leadership, rosters
 from oarlock.controllers.scheduling import candidates, histories, planningrounds, stops
 from oarlock.lifecycle import reshaping, stepping
 from oarlock.scheduler import pricing
-from oarlock.spec import errors, events, failpoints, holdings, jobs, plans, refusals
+from oarlock.spec import errors, events, holdings, jobs, plans, refusals
 from oarlock.spec.access import privacy
 from oarlock.spec.cluster import nodes, pools
+from oarlock.spec.process import failpoints
 from oarlock.store import stores
 
 Named = TypeVar("Named", nodes.Node, pools.Pool)

@@ -12,16 +12,15 @@ from typing import Any, TypeVar
 import msgspec
 import sqlalchemy as sa
 
-from oarlock.spec.access.users import Session, Token, User
-
 # Names, not modules: the methods below bear the modules' names.
-from oarlock.spec.clocks import Anchor
+from oarlock.spec.access.users import Session, Token, User
 from oarlock.spec.cluster.nodes import Node
 from oarlock.spec.cluster.pools import Pool
 from oarlock.spec.events import Record
 from oarlock.spec.holdings import Holding
 from oarlock.spec.jobs import Checkpoint, Job
 from oarlock.spec.phases import Phase
+from oarlock.spec.process.clocks import Anchor
 from oarlock.store import rules, stores
 from oarlock.store.sql import schema
 

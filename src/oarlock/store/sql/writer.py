@@ -18,7 +18,8 @@ from typing import Any, TypeVar
 import msgspec
 import sqlalchemy as sa
 
-from oarlock.spec import errors, failpoints
+from oarlock.spec import errors
+from oarlock.spec.process import failpoints
 from oarlock.store.sql import changing, engines, failing, schema
 
 T = TypeVar("T")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from oarlock.spec import recordings
+from oarlock.spec.simulator import recordings
 
 WIDTH, HEIGHT = 640, 160
 ROW = 8

@@ -17,7 +17,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from oarlock.backends.kubernetes.apiserver import answers, credentials, nesting, objects, transports
-from oarlock.spec import errors, failpoints
+from oarlock.spec import errors
+from oarlock.spec.process import failpoints
 
 CONNECTIONS = 64
 ANSWER_S = 30.0

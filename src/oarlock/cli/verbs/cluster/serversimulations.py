@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oarlock.cli.output import terminal
-from oarlock.spec import errors, phases, simulations
+from oarlock.spec import errors, phases
+from oarlock.spec.simulator import simulations
 
 if TYPE_CHECKING:
     from oarlock.client.synchronous import client as clients

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from starlette import responses
 
-from oarlock.spec import errors, simulations
+from oarlock.spec import errors
 from oarlock.spec.access import users
+from oarlock.spec.simulator import simulations
 from oarlock.web import routing, visits
 from oarlock.web.drawing import simulated
 from oarlock.web.pages.jobs import jobs as listed

@@ -6,7 +6,8 @@ from typing import Annotated, Any
 
 import msgspec
 
-from oarlock.spec import phases, recordings
+from oarlock.spec import phases
+from oarlock.spec.simulator import recordings
 
 NAME = "simulation"
 """The name of each simulation's job, so that a user has one at a time."""
