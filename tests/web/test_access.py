@@ -10,6 +10,7 @@ from tests.api.security import test_privacy
 from tests.web import browsers
 
 from oarlock.api.security import authentication
+from oarlock.data import storage
 from oarlock.spec import jobs
 from oarlock.spec.access import privacy, users
 from oarlock.web import application, cookies, origins, routing
@@ -92,25 +93,53 @@ async def crawled(rig: browsers.WebRig, who: str, *begin: str) -> dict[str, str]
             path = left.pop()
             if path in found or not path.startswith("/") or path.startswith(("/static/", "/logout")):
                 continue
-            assert len(found) < 100, "the crawl has no end"
+            assert len(found) < 200, "the crawl has no end"
             answer = await browser.get(path)
             found[path] = answer.text + repr(answer.headers)
-            if answer.headers["content-type"].startswith("text/html"):
+            if answer.text.startswith("<!doctype html>"):
                 assert "details " not in browsers.elements(answer.text), "without an id an update closes it"
                 left += browsers.links(answer.text)
     return found
 
 
+def addresses(job: jobs.Job) -> list[str]:
+    """Return the address of every page that can be asked for this job, by its id and by its name."""
+    found = []
+    for asked in (job.id, job.name):
+        paths = [page.path for page in PAGES if page.method == "GET" and not page.stream and not page.open]
+        found += [path.format(job=asked, task="worker-0") for path in paths]
+        found += [f"{path}?job={asked}" for path in paths if path.startswith("/compare")]
+        found += [f"/jobs/{asked}?sections=all", f"/jobs/{asked}/log?q={test_privacy.MARK}", f"/submit?from={asked}"]
+        found += [f"/jobs/{asked}/metrics?name={test_privacy.MARK}-metric"]
+    return list(dict.fromkeys(found))
+
+
+def measured(rig: browsers.WebRig) -> None:
+    """Let jobs have a metric with a marker in its name."""
+
+    async def series(job: str, names: list[str] | None = None, **asked: Any) -> list[storage.Series]:
+        points = tuple(storage.Point(step, 2.0, float(step)) for step in range(3))
+        return [storage.Series(task="worker-0", process=0, name=f"{test_privacy.MARK}-metric", points=points, count=3)]
+
+    async def listed(job: str) -> list[str]:
+        return [f"{test_privacy.MARK}-metric"]
+
+    rig.metrics.series, rig.metrics.names = series, listed  # type: ignore[method-assign]
+
+
 async def test_a_crawl_finds_nothing_of_another_users_job(rig: browsers.WebRig, private: bool) -> None:
     job = await test_privacy.planted(rig, Path(rig.services.about.home))
+    measured(rig)
     for who in test_privacy.OTHERS:
-        found = await crawled(rig, who, f"/jobs/{job.id}", f"/jobs/{job.name}")
+        found = await crawled(rig, who, *addresses(job))
         assert len(found) > 5
+        for path in [one for one in found if f"?q={test_privacy.MARK}" in one or f"={test_privacy.MARK}-" in one]:
+            assert "There is no job" in found.pop(path), "an address that was typed with a marker"
         assert [path for path, page in found.items() if test_privacy.MARK in page] == []
         if private:
             assert [path for path, page in found.items() if job.name in page and job.name not in path] == []
-    whole = "".join((await crawled(rig, "ann")).values())
-    words = ("command", "env", "data", "detail", "hang", "stack", "log")
+    whole = "".join((await crawled(rig, "ann", *addresses(job))).values())
+    words = ("command", "env", "data", "results", "detail", "hang", "stack", "log", "file", "metric", "secret")
     assert [word for word in words if f"{test_privacy.MARK}-{word}" not in whole] == [], "a marker that no page shows"
 
 
@@ -149,6 +178,21 @@ async def test_one_sign_of_our_own_page_is_enough(rig: browsers.WebRig) -> None:
         for headers in ({"Origin": browsers.URL}, {"Sec-Fetch-Site": "same-origin"}):
             answer = await browser.post("/sessions", data={"sha256": "0"}, headers=headers)
             assert answer.status_code == 404, headers
+
+
+@pytest.mark.parametrize("page", [one for one in PAGES if one.method != "GET" or one.stream], ids=named)
+async def test_nothing_is_done_under_another_name_of_the_server(rig: browsers.WebRig, page: routing.Page) -> None:
+    """A rebound page and this server have the same origin: only the Host header tells that the name is not ours."""
+    job = await rig.submit("ann", name="of-ann")
+    async with rig.browser("ann") as browser:
+        before = await rig.store.read(lambda view: (view.job(job.id), view.last_seq(), view.sessions("ann")))
+        for host in ("evil.example", "evil.example:1", "localhost:1", "[::1]:1", "127.0.0.1.evil.example:1"):
+            data = {"action": "cancel", "sure": "yes", "job": job.id, "sha256": before[2][0].sha256}
+            headers = {"Host": host, "Origin": f"http://{host}", "Sec-Fetch-Site": "same-origin"}
+            answer = await browser.request(page.method, page.path.format(job=job.id), data=data, headers=headers)
+            assert answer.status_code == 403, host
+            assert "set-cookie" not in answer.headers
+    assert await rig.store.read(lambda view: (view.job(job.id), view.last_seq(), view.sessions("ann"))) == before
 
 
 async def test_a_rebound_host_gets_nothing(rig: browsers.WebRig) -> None:

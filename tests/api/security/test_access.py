@@ -183,6 +183,25 @@ async def test_a_web_page_cannot_reach_a_local_server_by_a_name_of_its_own(rig: 
         assert (await http.get("/api/v1/jobs", headers={"Host": host})).status_code == 403
 
 
+@pytest.mark.parametrize("route", [one for one in TABLE if one.method != "GET"], ids=named)
+async def test_no_page_of_another_site_changes_anything(rig: rigs.Rig, route: routes.Route) -> None:
+    job = await rig.submit("ann")
+    before = await rig.store.read(lambda view: (view.job(job.id), view.last_seq(), view.users()))
+    local = "http://127.0.0.1:1"
+    async with rig.as_user("root") as http:
+        for told in (
+            {"Host": "evil.example", "Origin": "http://evil.example"},
+            {"Host": "localhost.evil.example:1"},
+            {"Origin": "http://evil.example"},
+            {"Origin": "null"},
+            {"Origin": local.replace("1:1", "1:2")},
+            {"Origin": local, "Host": "evil.example"},
+        ):
+            answer = await http.request(route.method, path_of(route, job), headers=told, **body_of(route))
+            assert answer.status_code == 403, told
+    assert await rig.store.read(lambda view: (view.job(job.id), view.last_seq(), view.users())) == before
+
+
 async def test_other_origins_are_refused_and_none_is_allowed(rig: rigs.Rig) -> None:
     async with rig.as_user("root") as http:
         for origin in ("https://evil.example", "null", "http://["):
