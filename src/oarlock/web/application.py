@@ -16,7 +16,19 @@ from typing import Any
 from starlette import responses, routing, types
 
 from oarlock.spec import errors
-from oarlock.web import assets, compressing, cookies, origins, settings, templating, texts, turns, visits
+from oarlock.web import (
+    assets,
+    compressing,
+    cookies,
+    feeds,
+    fragments,
+    origins,
+    settings,
+    templating,
+    texts,
+    turns,
+    visits,
+)
 from oarlock.web import routing as table
 from oarlock.web.pages import home, live
 from oarlock.web.pages.administration import login, server, sessions, users
@@ -76,6 +88,7 @@ class Pages:
         self._menu = [page for page in pages if page.key]
         self._busy: set[str] = set()
         self._turns = turns.Turns()
+        self._feeds = feeds.Feeds()
 
     async def __call__(self, scope: types.Scope, receive: types.Receive, send: types.Send) -> None:
         if self._settings.of_api(scope):
@@ -92,8 +105,8 @@ class Pages:
             return responses.Response(asset.content, media_type=asset.media, headers={"vary": "accept-encoding"})
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         secret = self._cookie.read(headers.get("cookie", ""))
-        visit = visits.Visit(scope, receive, self._api, secret, self._cookie, self._busy, self._turns)
-        closing, script = True, "oarlock-fragment" in headers
+        visit = visits.Visit(scope, receive, self._api, secret, self._cookie, self._busy, self._turns, self._feeds)
+        closing, script = True, visit.fragment
         try:
             origins.check_host(headers.get("host", ""), self._settings.hosts)
             page = self._page(visit)
@@ -105,7 +118,8 @@ class Pages:
                 visit.demand(page.right)
             answer = await page.handler(visit)
             closing = not isinstance(answer, responses.StreamingResponse)  # its generator closes the visit
-            return await self._response(visit, answer, page)
+            response = await self._response(visit, answer, page)
+            return fragments.marked(response, visit) if visit.fragment and visit.admitted else response
         except errors.Unauthenticated as error:
             return await self._unauthenticated(visit, error, script=script)
         except errors.OarlockError as error:

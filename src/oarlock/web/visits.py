@@ -18,7 +18,7 @@ from oarlock.client import settings
 from oarlock.client.asynchronous import client as clients
 from oarlock.spec import bodies, errors
 from oarlock.spec.access import users
-from oarlock.web import cookies, transport, turns
+from oarlock.web import cookies, feeds, transport, turns
 
 T = TypeVar("T")
 
@@ -30,7 +30,7 @@ _STRENGTH = {users.Right.VIEWER: 0, users.Right.USER: 1, users.Right.ADMIN: 2}
 class Visit:
     """One request. `client` is the SDK with the browser's session; `server` has the user that the session is of.
 
-    All visits share `busy`, the costly work under way, and `line`, the turns of work that waits.
+    All visits share `busy`, the costly work under way, `line`, the turns of work that waits, and `readers` of the news.
     """
 
     def __init__(
@@ -42,6 +42,7 @@ class Visit:
         cookie: cookies.SessionCookie,
         busy: set[str],
         line: turns.Turns,
+        readers: feeds.Feeds,
     ) -> None:
         self.path: str = scope["path"]
         self.method: str = scope["method"]
@@ -53,6 +54,7 @@ class Visit:
         self.cookie = cookie
         self._busy = busy
         self._line = line
+        self._readers = readers
         self._receive = receive
         unasked = [(name, value) for name, value in scope["headers"] if name == b"oarlock-fragment"]
         self._client = transport.StreamingTransport(api, scope.get("client"), unasked)
@@ -95,6 +97,11 @@ class Visit:
         return next(iter(self.query.get(name, ())), "")
 
     @property
+    def fragment(self) -> bool:
+        """Whether an open page fetches its content again."""
+        return "oarlock-fragment" in self.headers
+
+    @property
     def address(self) -> str:
         """Return the path with its query: the permanent link to this page."""
         return f"{self.path}?{urlencode(self.query, doseq=True)}" if self.query else self.path
@@ -135,6 +142,10 @@ class Visit:
     def turn(self, *, keep: bool = False) -> contextlib.AbstractAsyncContextManager[None]:
         """Wait for this session's turn. Raises Conflict, as `turns.Turns.turn` does."""
         return self._line.turn(str(self.secret), keep=keep)
+
+    def news(self) -> contextlib.AbstractAsyncContextManager[feeds.Ear]:
+        """Listen to the news of this session, from the events on that its pages may lack."""
+        return self._readers.listening(str(self.secret), lambda: self.connected(self.secret), self.server.seq)
 
     def once(self, number: str) -> bool:
         """Return whether the form with this number is sent for the first time since the server has started."""
@@ -180,6 +191,8 @@ def facts(visit: Visit) -> dict[str, Any]:
         "user": told.user if told is not None else "",
         "right": str(told.right) if told is not None else "",
         "version": told.version if told is not None else "",
+        "seq": told.seq if told is not None else 0,
+        "fragment": visit.fragment,
         "path": visit.path,
         "address": visit.address,
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 from typing import Annotated
@@ -16,6 +17,8 @@ from oarlock.spec import bodies, errors, events
 
 MAX_PAGE = 1000
 MAX_WAIT_S = 60.0
+GATHER_S = 0.25
+"""Seconds between two searches of a long poll that finds only lines of other users."""
 _BEAT_S = 15.0
 
 Seq = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
@@ -54,6 +57,8 @@ async def of_all(call: routes.Call) -> bodies.RecordPage:
                 return bodies.RecordPage(tuple(found.items), found.seen)
             if found.seen == after:
                 await ear.wait(left)
+            else:
+                await asyncio.sleep(min(left, GATHER_S))
             after = found.seen
 
 

@@ -12,7 +12,7 @@ from oarlock.display.jobs import forecasts, progress
 from oarlock.spec import bodies, errors, phases, summaries
 from oarlock.spec.access import users
 from oarlock.spec.cluster import nodes
-from oarlock.web import routing, visits
+from oarlock.web import routing, topics, visits
 from oarlock.web.drawing import charts, deviceday
 from oarlock.web.pages.jobs import jobs as listed
 
@@ -57,6 +57,7 @@ async def show(visit: visits.Visit) -> routing.Filled:
             "day": await _day(visit, states, running.now) if "day" in visit.asked("sections").split(",") else None,
             "notices": [*(_lost(one.node) for one in states if not one.node.ready), *notices],
             "pools": [_pool(one) for one in pools],
+            "topics": (topics.JOBS, *sorted(topics.SHARED)),
             "refresh": 5 if running.items else 0,
         },
     )

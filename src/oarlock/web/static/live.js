@@ -1,6 +1,8 @@
-// Live updates. News say that something has changed, and the page fetches itself again and morphs its content: at most
-// twice a second, and never under a selection. One page of the browser holds the stream and tells the others. Sections that
-// are made on demand are named in the address of the fetch while they are in view; those far away keep what they have.
+// Live updates. News name the topics that have changed, and a page that shows one of them fetches itself again and morphs
+// its content: at once, but at most twice a second, and never under a selection. Each message says which events it covers,
+// so a page that has missed one finds the gap and fetches. One page of the browser holds the stream and tells the others.
+// Sections that are made on demand are named in the address of the fetch while they are in view; those far away keep what
+// they have. The server answers 304 where the content is the same.
 "use strict";
 (() => {
   const main = document.getElementById("content");
@@ -12,13 +14,18 @@
   let timer = 0;
   let fetching = false;
   let over = false; // this page has no session any more
-  let seenAt = Date.now();
+  let seen = Number(main.dataset.seq || 0); // the last event that the content has
+  let heard = 0; // of the page that holds the stream: the last event that it was told of
+  let tag = ""; // of the content
+  let currentAt = Date.now();
+  let beganAt = 0; // of the last fetch
+  let fetchedAt = Date.now();
 
   const tell = (text) => {
     bar.hidden = !text;
     if (bar.textContent !== text) bar.textContent = text;
   };
-  const clock = () => new Date(seenAt).toLocaleTimeString();
+  const clock = () => new Date(currentAt).toLocaleTimeString();
   const lost = () => over || tell(`As of ${clock()}, reconnecting`);
 
   const selecting = () => {
@@ -39,6 +46,7 @@
       fresh?.setAttribute("data-loaded", "");
     }
     main.dataset.refresh = page.dataset.refresh || "0";
+    main.dataset.topics = page.dataset.topics ?? "*";
     htmx.swap({ text: page.innerHTML, target: main, sourceElement: main, swap: "innerMorph" });
     for (const one of main.querySelectorAll("[data-section]:not([data-loaded])")) coming.observe(one);
   };
@@ -66,7 +74,8 @@
   };
 
   const ask = async () => {
-    const answer = await fetch(address(), { headers: { "Oarlock-Fragment": "1" }, redirect: "error" });
+    const headers = { "Oarlock-Fragment": "1", ...(tag && { "If-None-Match": tag }) };
+    const answer = await fetch(address(), { headers, redirect: "error" });
     if (answer.status === 401) {
       over = true;
       tell("The session has ended. Reload the page to log in.");
@@ -83,19 +92,25 @@
     }
     dirty = false;
     fetching = true;
+    let failed = false;
+    beganAt = Date.now();
     try {
       const answer = await ask();
       if (over) return;
       if (!answer.ok && answer.status >= 500) throw new Error(answer.statusText);
-      replace(await answer.text());
-      seenAt = Date.now();
+      if (answer.status !== 304) {
+        replace(await answer.text());
+        tag = answer.ok ? answer.headers.get("ETag") || "" : "";
+      }
+      seen = Number(answer.headers.get("Oarlock-Seq") || seen);
+      fetchedAt = currentAt = Date.now();
       tell("");
     } catch {
       lost();
-      dirty = true;
+      failed = dirty = true;
     } finally {
       fetching = false;
-      if (dirty && !document.hidden) later(PAUSE_MS * 2);
+      if (dirty && !document.hidden) later(failed ? PAUSE_MS * 2 : pause());
     }
   };
 
@@ -104,18 +119,34 @@
   const later = (ms) => {
     if (!timer) timer = setTimeout(refresh, ms);
   };
+  const pause = () => Math.max(0, beganAt + PAUSE_MS - Date.now());
   const news = () => {
     dirty = true;
-    later(PAUSE_MS);
+    later(pause());
+  };
+  const concerns = (topics) => {
+    const shown = (main.dataset.topics ?? "*").split(" ");
+    return shown.includes("*") || topics.includes("*") || topics.some((one) => shown.includes(one));
+  };
+  const hear = ({ kind, after = 0, seq = 0, topics = ["*"] }) => {
+    if (over) return undefined;
+    if (kind === "lost") return lost();
+    if (kind === "hello") return heard && channel.postMessage({ kind: "at", seq: heard });
+    if (kind === "ended") return news();
+    currentAt = Date.now();
+    if (kind === "open" ? seq !== seen : kind === "at" ? seq > seen : seq > seen && (after > seen || concerns(topics))) return news();
+    if (!dirty && !fetching) tell("");
+    seen = Math.max(seen, seq);
   };
 
-  channel.onmessage = (event) => (event.data === "changed" ? news() : event.data === "lost" ? lost() : news());
+  channel.onmessage = (event) => hear(event.data);
+  channel.postMessage({ kind: "hello" }); // this page may have missed news while it was loaded
   document.addEventListener("visibilitychange", () => {
     if (!document.hidden) news();
   });
   setInterval(() => {
     const every = Number(main.dataset.refresh || 0) * 1000;
-    if ((every && Date.now() - seenAt >= every && !document.hidden) || (dirty && !timer && !fetching)) later(0);
+    if ((every && Date.now() - fetchedAt >= every && !document.hidden) || (dirty && !timer && !fetching)) later(0);
   }, 1000);
 
   // Follows one stream until it ends, or the server refuses it: then the page itself tells whether there is a session.
@@ -123,23 +154,25 @@
     new Promise((done) => {
       const stream = new EventSource("/live");
       const leave = () => setTimeout(() => (over ? done() : ask().catch(lost).finally(done)), PAUSE_MS * 4);
-      stream.addEventListener("open", () => {
-        channel.postMessage("open");
-        news();
-      });
-      stream.addEventListener("changed", () => {
-        channel.postMessage("changed");
-        news();
-      });
+      const tellAll = (message) => {
+        channel.postMessage(message);
+        hear(message);
+      };
+      for (const kind of ["open", "changed"]) {
+        stream.addEventListener(kind, (event) => {
+          if (!event.data) return; // the browser's own `open`
+          const told = JSON.parse(event.data);
+          heard = told.seq;
+          tellAll({ kind, ...told });
+        });
+      }
       stream.addEventListener("ended", () => {
         stream.close();
-        channel.postMessage("ended");
-        news();
+        tellAll({ kind: "ended" });
         leave();
       });
       stream.onerror = () => {
-        channel.postMessage("lost");
-        lost();
+        tellAll({ kind: "lost" });
         if (stream.readyState === EventSource.CLOSED) leave();
       };
     });

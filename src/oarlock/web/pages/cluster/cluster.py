@@ -13,7 +13,7 @@ from typing import Any
 from oarlock.display.jobs import forecasts as words
 from oarlock.spec import bodies
 from oarlock.spec.access import users
-from oarlock.web import routing, templating, visits
+from oarlock.web import routing, templating, topics, visits
 from oarlock.web.drawing import clustermap
 
 SPANS = {"1h": 3600.0, "6h": 6 * 3600.0, "1d": 86_400.0, "7d": 7 * 86_400.0}
@@ -58,6 +58,7 @@ async def show(visit: visits.Visit) -> routing.Filled:
             "cut": past.cut,
             "computed": expected.computed,
             "now": now,
+            "topics": (topics.NODES, topics.QUEUE),
             "refresh": 30 if queue else 0,
         },
     )

@@ -16,7 +16,7 @@ from oarlock.display.pools import poolpreviews
 from oarlock.spec import bodies, errors
 from oarlock.spec.access import users
 from oarlock.spec.cluster import pools, pooltrees
-from oarlock.web import routing, visits
+from oarlock.web import routing, topics, visits
 from oarlock.web.drawing import poolscale
 
 AMOUNTS = ("reserve", "limit", "share")
@@ -40,6 +40,7 @@ async def show(visit: visits.Visit) -> routing.Filled:
                 for state in tree
             ],
             "notes": tree.notes,
+            "topics": (topics.NODES, topics.POOLS),
             "width": poolscale.WIDTH,
             "admin": visit.may(users.Right.ADMIN),
         },

@@ -10,7 +10,7 @@ from starlette import responses
 from oarlock.spec import errors
 from oarlock.spec.access import users
 from oarlock.spec.simulator import simulations
-from oarlock.web import routing, visits
+from oarlock.web import routing, topics, visits
 from oarlock.web.drawing import simulated
 from oarlock.web.pages.jobs import jobs as listed
 
@@ -47,6 +47,7 @@ async def follow(visit: visits.Visit) -> routing.Filled:
         "outcome": found.outcome,
         "pictures": simulated.pictures(found.outcome.curves) if found.outcome is not None else None,
         "may": visit.may(users.Right.USER) and not job.terminal,
+        "topics": (topics.of_job(job.id),),
         "refresh": 0 if job.terminal else 2,
     }
     return routing.Filled(template="cluster/simulation.html", facts=facts)

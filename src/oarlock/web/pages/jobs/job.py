@@ -22,7 +22,7 @@ from oarlock.spec import bodies, errors, jobs, phases, roles, summaries
 from oarlock.spec.access import users
 from oarlock.spec.cluster import prices
 from oarlock.spec.input import edits
-from oarlock.web import routing, templating, visits
+from oarlock.web import routing, templating, topics, visits
 from oarlock.web.drawing import colours, startaxis, timeline
 from oarlock.web.pages.jobs import jobs as listed
 from oarlock.web.pages.jobs import jobsections
@@ -67,6 +67,7 @@ async def show(visit: visits.Visit) -> routing.Filled:
             "sections": jobsections.SECTIONS,
             "loaded": {one.name: facts for one, facts in zip(shown, found, strict=True)},
             "next_steps": endings.next_steps(job)[1:],
+            "topics": _topics(job),
             "refresh": 5 if job.phase in phases.RUNNING else 0,
         },
     )
@@ -99,6 +100,7 @@ async def rank(visit: visits.Visit) -> routing.Filled:
             ],
             "lines": await jobsections.lines(visit, job.id, choice),
             "now": now,
+            "topics": (topics.of_job(job.id),),
             "refresh": 5 if job.phase in phases.RUNNING else 0,
         },
     )
@@ -142,6 +144,12 @@ async def change(visit: visits.Visit) -> responses.Response:
     changes: dict[str, Any] = {name: text if name == "pool" else _number(name, text) for name, text in typed.items()}
     job = await visit.client.set(visit.parameters["job"], **changes)
     return routing.to(templating.job_path(job.id))
+
+
+def _topics(job: jobs.Job) -> tuple[str, ...]:
+    """Return the topics of the job's page. A waiting job's expected start depends on all others."""
+    waits = job.phase is phases.Phase.QUEUED
+    return topics.of_job(job.id), *(sorted(topics.SHARED) if waits else ())
 
 
 def _number(field: str, text: str) -> int:

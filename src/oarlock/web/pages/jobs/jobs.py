@@ -11,7 +11,7 @@ from starlette import responses
 from oarlock.display.tables import jobcells
 from oarlock.spec import bodies, errors, phases, summaries
 from oarlock.spec.access import users
-from oarlock.web import routing, texts, visits
+from oarlock.web import routing, texts, topics, visits
 from oarlock.web.drawing import colours
 
 PAGE = 100
@@ -68,6 +68,7 @@ async def show(visit: visits.Visit) -> routing.Filled:
             "first": not visit.asked("after"),
             "sorts": SORTS,
             "actions": ACTIONS if visit.may(users.Right.USER) else {},
+            "topics": (topics.JOBS,),
             "refresh": 5 if any(one.phase in phases.RUNNING for one in page.items) else 0,
         },
     )

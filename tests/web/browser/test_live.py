@@ -1,0 +1,112 @@
+"""Open pages that hear of news: which ones fetch themselves, when, and what a lost message costs."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import pytest_asyncio
+from tests.web.browser import conftest, stills
+
+if TYPE_CHECKING:
+    from playwright.async_api import Browser, BrowserContext, Page
+
+pytestmark = pytest.mark.browser
+
+AWAY = "Object.defineProperty(document, 'hidden', { get: () => !!window.away });"
+ELSEWHERE, SHOWN = ["job:another", "nodes"], ["job:another", "jobs"]
+QUIET_MS = 1500
+"""Longer than the pause between two updates: a page that has not asked by then does not ask."""
+
+
+class Open:
+    """The open list of jobs of a server on which nothing happens, and the answers to its updates."""
+
+    def __init__(self, page: Page) -> None:
+        self.page = page
+        self.answers: list[int] = []
+        page.on("response", lambda answer: self._answered(answer.status, answer.request.headers))
+
+    def _answered(self, status: int, headers: dict[str, str]) -> None:
+        if "oarlock-fragment" in headers:
+            self.answers.append(status)
+
+    async def hear(self, after: int, seq: int, topics: list[str]) -> None:
+        """Tell the page news as the browser's page with the stream would; events count from the page's last one."""
+        news = {"kind": "changed", "after": after, "seq": seq, "topics": topics}
+        await self.page.evaluate(
+            """({ after, seq, ...news }) => {
+                const seen = Number(document.getElementById("content").dataset.seq);
+                const channel = new BroadcastChannel("oarlock-live");
+                channel.postMessage({ ...news, after: seen + after, seq: seen + seq });
+            }""",
+            news,
+        )
+
+    async def updated(self, count: int) -> None:
+        while len(self.answers) < count:
+            await self.page.wait_for_timeout(50)
+        await self.page.wait_for_timeout(QUIET_MS)
+        assert len(self.answers) == count
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def opened(chromium: Browser, tmp_path: Path) -> AsyncIterator[Open]:
+    async with stills.serving(tmp_path, full=False) as still:
+        context: BrowserContext = await chromium.new_context()
+        await context.add_cookies(still.cookies)
+        await context.add_init_script(AWAY)
+        watched: Any = conftest.Watched(context, still.url)
+        page = await context.new_page()
+        one = Open(page)
+        async with page.expect_request("**/live"):
+            await page.goto(still.url + "/jobs")
+        await page.wait_for_timeout(QUIET_MS)
+        yield one
+        await context.close()
+    assert watched.faults == []
+
+
+async def test_a_page_that_is_opened_has_all_events_and_asks_for_nothing(opened: Open) -> None:
+    await opened.updated(0)
+
+
+async def test_a_page_fetches_itself_for_news_of_its_topics_alone(opened: Open) -> None:
+    await opened.hear(0, 1, ELSEWHERE)
+    await opened.updated(0)
+    await opened.hear(1, 2, SHOWN)
+    await opened.updated(1)
+
+
+async def test_an_update_is_empty_where_nothing_has_changed(opened: Open) -> None:
+    await opened.hear(0, 1, SHOWN)
+    await opened.updated(1)
+    await opened.hear(1, 2, SHOWN)
+    await opened.updated(2)
+    assert opened.answers == [200, 304]
+
+
+async def test_a_page_that_has_missed_news_finds_the_gap(opened: Open) -> None:
+    await opened.hear(0, 1, ELSEWHERE)
+    await opened.hear(2, 3, ELSEWHERE)  # the message from 1 to 2 is lost, and may have named this page's topic
+    await opened.updated(1)
+
+
+async def test_many_news_are_two_updates_a_second_at_most(opened: Open) -> None:
+    before = await opened.page.evaluate("performance.now()")
+    for number in range(40):
+        await opened.hear(number, number + 1, SHOWN)
+        await opened.page.wait_for_timeout(25)
+    took_s = (await opened.page.evaluate("performance.now()") - before) / 1000
+    await opened.page.wait_for_timeout(QUIET_MS)
+    assert 2 <= len(opened.answers) <= 2 * took_s + 2
+
+
+async def test_a_hidden_page_asks_once_it_is_seen(opened: Open) -> None:
+    await opened.page.evaluate("window.away = true")
+    await opened.hear(0, 1, SHOWN)
+    await opened.updated(0)
+    await opened.page.evaluate("window.away = false; document.dispatchEvent(new Event('visibilitychange'))")
+    await opened.updated(1)
