@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import time
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, NamedTuple
 
 import httpx
 
@@ -13,8 +17,9 @@ from bench.pages import stage
 
 UPDATES, FEW = 3000, 100
 IDLE_S = 60
-PAGES, RATE, SECONDS = 50, 20, 20
+PAGES, USERS, RUNNING, RATE, SECONDS = 50, 10, 3, 20, 20
 PAUSE_S = 0.5
+REST_S = 5.0
 
 HURRIED = """
 const pause = setTimeout;
@@ -22,18 +27,19 @@ window.setTimeout = (work, ms, ...rest) => pause(work, ms >= 500 && ms <= 1000 ?
 const ask = fetch;
 window.updates = 0;
 window.fetch = async (...given) => {
+  delete given[1]?.headers?.["If-None-Match"];
   const answer = await ask(...given);
   updates += given[1]?.headers?.["Oarlock-Fragment"] ? 1 : 0;
   return answer;
 };
 """
-"""Before the page's scripts: no pause between two updates, and a count of them."""
+"""Before the page's scripts: no pause between two updates, each with its content, and a count of them."""
 
 DRIVEN = """async (wanted) => {
   const channel = new BroadcastChannel("oarlock-live");
   while (updates < wanted) {
     const before = updates;
-    channel.postMessage("changed");
+    channel.postMessage({ kind: "ended" });
     for (let turn = 0; updates === before && turn < 200; turn++) await new Promise((done) => pause(done, 5));
   }
 }"""
@@ -80,110 +86,175 @@ def heap() -> list[table.Row]:
 
 
 def together() -> list[table.Row]:
-    """Open fifty pages, and change a job twenty times a second. The pages are played, without a browser's drawing."""
+    """Open fifty pages of ten users, and change jobs twenty times a second. The pages are played, without drawing."""
     with stage.server(200) as server:
-        for number in range(3):
+        for number in range(RUNNING):
             server.run("run", "--detach", "--name", f"runs-{number}", "--", "sleep", "3000", cwd=server.work)
         rows = asyncio.run(_together(server))
-        for number in range(3):
+        for number in range(RUNNING):
             server.run("cancel", f"runs-{number}")
     return rows
 
 
 async def _together(server: servers.Server) -> list[table.Row]:
-    with stage.session(server) as session:
-        cookies = dict(session.cookies)
-    alone = await _cpu(server, ())
+    alone = await _change(server, [])
+    await asyncio.sleep(REST_S)
     resting_mb = processes.memory_mb(server.pid)
-    limits = httpx.Limits(max_connections=200, max_keepalive_connections=200)
-    headers = {
-        "Origin": server.url,
-        "Sec-Fetch-Site": "same-origin",
-        "Oarlock-Fragment": "1",
-        "Accept-Encoding": "gzip",
-    }
-    async with httpx.AsyncClient(
-        base_url=server.url, cookies=cookies, headers=headers, limits=limits, timeout=120, trust_env=False
-    ) as client:
-        played = [_Played(client, ("/jobs", "/", "/jobs/runs-0", "/cluster")[number % 4]) for number in range(PAGES)]
-        open_ones = [asyncio.create_task(one.live()) for one in played]
+    async with contextlib.AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(_browser(server, number)) for number in range(USERS)]
+        paths = ("/jobs", "/", "/jobs/runs-0", "/cluster", "/jobs/runs-1")
+        played = [_Played(client, path) for client in clients for path in paths[: PAGES // USERS]]
+        following = [asyncio.create_task(client.follow()) for client in played]
         await asyncio.gather(*(one.opened.wait() for one in played))
-        both = await _cpu(server, played)
+        await asyncio.sleep(REST_S)
+        idle = await _spent(server, IDLE_S / 4)
+        both = await _change(server, played)
         memory = processes.memory_mb(server.pid) - resting_mb
-        for one in open_ones:
+        for one in following:
             one.cancel()
-        await asyncio.gather(*open_ones, return_exceptions=True)
-    late = [one for page in played for one in page.late]
-    asked = sum(page.fetched for page in played)
+        await asyncio.gather(*following, return_exceptions=True)
+    late = [one for page in played for one in page.late(both.at)]
+    kept = f"{both.rate:.0f} events/s"
+    asked, same = sum(page.fetched for page in played), sum(page.same for page in played)
+    name = f"{PAGES} open pages of {USERS} users"
     return [
+        stage.row(f"{name}, memory of the server above idle", memory, "MB", 25, f"after {SECONDS} s of {kept}"),
         stage.row(
-            f"{PAGES} open pages, memory of the server above idle",
-            memory,
-            "MB",
-            25,
-            f"after {SECONDS} s of {RATE} events/s",
-        ),
-        stage.row(
-            f"{PAGES} open pages, processor time at {RATE} events/s",
-            both - alone,
+            f"{name}, processor time at {RATE} events/s",
+            both.cpu - alone.cpu,
             "% of a core",
             15,
-            f"more than the events alone ({alone:.0f} %); {asked / SECONDS:.0f} updates/s",
+            f"more than the events alone ({alone.cpu:.0f} % at {alone.rate:.0f} events/s); {kept}, "
+            f"{asked / both.seconds:.0f} updates/s, {same} of {asked} without a change; without events {idle:.1f} %",
         ),
         stage.row(
-            f"{PAGES} open pages, from the news to the updated page, p95",
+            f"{name}, from an event to the updated page, p95",
             table.percentile(late, 0.95) if late else 0.0,
             "s",
             0.5,
-            "a loaded machine; the pages are played, without a browser's drawing",
+            f"median {table.median(late) if late else 0.0:.2g} s; the pages are played, without a browser's drawing",
         ),
     ]
 
 
-async def _cpu(server: servers.Server, played: tuple[_Played, ...] | list[_Played]) -> float:
-    """Return the server's processor time in % of a core while a job is changed `RATE` times a second."""
+class _Cost(NamedTuple):
+    """The server's processor time in % of a core, and the events that it took: (time, job) of each."""
+
+    cpu: float
+    seconds: float
+    at: list[tuple[float, str]]
+
+    @property
+    def rate(self) -> float:
+        return len(self.at) / self.seconds
+
+
+async def _change(server: servers.Server, played: list[_Played]) -> _Cost:
+    """Change a job `RATE` times a second, or as often as the machine lets us."""
     for one in played:
-        one.late.clear()
-        one.fetched = 0
+        one.forget()
+    happened: list[tuple[float, str]] = []
     async with server.async_client() as client:
+        ids = [(await client.get(f"/jobs/runs-{number}")).raise_for_status().json()["id"] for number in range(RUNNING)]
         before, began = processes.cpu_s(server.pid), time.perf_counter()
         for number in range(RATE * SECONDS):
+            if time.perf_counter() - began > SECONDS:
+                break
             await asyncio.sleep(max(0.0, began + number / RATE - time.perf_counter()))
-            answer = await client.patch(f"/jobs/runs-{number % 3}", json={"priority": 50 + number % 7})
-            answer.raise_for_status()
-        took = time.perf_counter() - began
-        return 100 * (processes.cpu_s(server.pid) - before) / took
+            job = ids[number % RUNNING]
+            (await client.patch(f"/jobs/{job}", json={"priority": 50 + number % 7})).raise_for_status()
+            happened.append((time.perf_counter(), job))
+        seconds = time.perf_counter() - began
+        cost = 100 * (processes.cpu_s(server.pid) - before) / seconds
+    await asyncio.sleep(2 * PAUSE_S)
+    return _Cost(cost, seconds, happened)
+
+
+async def _spent(server: servers.Server, seconds: float) -> float:
+    """Return the server's processor time in % of a core while nothing happens."""
+    before, began = processes.cpu_s(server.pid), time.perf_counter()
+    await asyncio.sleep(seconds)
+    return 100 * (processes.cpu_s(server.pid) - before) / (time.perf_counter() - began)
+
+
+@contextlib.asynccontextmanager
+async def _browser(server: servers.Server, number: int) -> AsyncIterator[httpx.AsyncClient]:
+    """Yield the browser of a user of its own, who is an administrator and so sees all jobs."""
+    async with server.async_client() as client:
+        wanted = {"name": f"user-{number}", "right": "admin"}
+        made = (await client.post("/users", json=wanted)).raise_for_status()
+        token = (await client.post(f"/users/user-{number}/tokens", json={})).raise_for_status().json()["token"]
+    headers = {"Origin": server.url, "Sec-Fetch-Site": "same-origin", "Accept-Encoding": "gzip"}
+    limits = httpx.Limits(max_connections=200, max_keepalive_connections=200)
+    async with httpx.AsyncClient(
+        base_url=server.url, headers=headers, limits=limits, timeout=120, trust_env=False
+    ) as browser:
+        assert made.status_code == 201
+        if (await browser.post("/login", data={"secret": token})).status_code != 303:
+            raise RuntimeError("no session")
+        yield browser
 
 
 class _Played:
-    """A page as `live.js` plays it: it follows the news, and fetches itself again, at most twice a second."""
+    """A page as `live.js` plays it, with a stream of its own: each stands for another browser."""
 
     def __init__(self, client: httpx.AsyncClient, path: str) -> None:
         self._client = client
         self._path = path
         self._news = asyncio.Event()
-        self._since = 0.0
-        self.late: list[float] = []
-        self.fetched = 0
+        self._topics: set[str] = set()
+        self._seen = 0
+        self._tag = ""
+        self._updates: list[tuple[float, float]] = []  # when each was asked for, and when it was there
+        self.fetched = self.same = 0
         self.opened = asyncio.Event()
 
-    async def live(self) -> None:
-        await asyncio.gather(self._follow(), self._fetch())
+    def forget(self) -> None:
+        self._updates.clear()
+        self.fetched = self.same = 0
 
-    async def _follow(self) -> None:
+    def late(self, happened: list[tuple[float, str]]) -> Iterator[float]:
+        """Yield for each event that the page shows the seconds until the first update that was asked for after it."""
+        mine = {one.removeprefix("job:") for one in self._topics if one.startswith("job:")}
+        for at, job in happened:
+            if not mine or job in mine:
+                yield next((there for asked, there in self._updates if asked >= at), time.perf_counter()) - at
+
+    async def follow(self) -> None:
+        page = (await self._client.get(self._path)).raise_for_status().text
+        self._seen = int(page.partition('data-seq="')[2].partition('"')[0])
+        self._topics = set(page.partition('data-topics="')[2].partition('"')[0].split())
+        await asyncio.gather(self._listen(), self._fetch())
+
+    async def _listen(self) -> None:
         async with self._client.stream("GET", "/live") as answer:
+            kind = ""
             async for line in answer.aiter_lines():
-                self.opened.set()
-                if line == "event: changed" and not self._news.is_set():
-                    self._since = time.perf_counter()
-                    self._news.set()
+                name, _, value = line.partition(": ")
+                kind = value if name == "event" else kind
+                if name == "data":
+                    self._hear(kind, json.loads(value))
+
+    def _hear(self, kind: str, told: dict[str, Any]) -> None:
+        self.opened.set()
+        shown = self._topics & {*told.get("topics", ())}
+        if told["seq"] != self._seen if kind == "open" else told["seq"] > self._seen:
+            if kind == "open" or told["after"] > self._seen or shown:
+                self._news.set()
+            else:
+                self._seen = told["seq"]
 
     async def _fetch(self) -> None:
         while True:
             await self._news.wait()
-            await asyncio.sleep(PAUSE_S)
-            since = self._since
             self._news.clear()
-            (await self._client.get(self._path)).raise_for_status()
-            self.late.append(time.perf_counter() - since)
+            asked = time.perf_counter()
+            answer = await self._client.get(self._path, headers={"Oarlock-Fragment": "1", "If-None-Match": self._tag})
+            if answer.status_code != 304:
+                answer.raise_for_status()
+            self._tag = answer.headers["etag"]
+            self._seen = int(answer.headers["oarlock-seq"])
+            self._updates.append((asked, time.perf_counter()))
             self.fetched += 1
+            self.same += answer.status_code == 304
+            await asyncio.sleep(max(0.0, asked + PAUSE_S - time.perf_counter()))

@@ -10,16 +10,19 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
+import msgspec
 from playwright import sync_api as playwright
 
 from bench import server as servers
 from bench import table
-from oarlock.spec import jobfile, jobs, phases
+from oarlock.lifecycle import stepping
+from oarlock.spec import attempts, events, holdings, jobfile, jobs, phases, roles
 from oarlock.store import stores
 from oarlock.store.sql import database
 
 FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update")
 FLAGS += ("--disable-sync", "--no-first-run", "--font-render-hinting=none", "--js-flags=--expose-gc")
+WORKER, CPU = roles.RoleName.WORKER, holdings.Resources(1000, 0, 0)
 PATIENCE_MS = 180_000
 WATCH = """
 window.tasks = [];
@@ -34,17 +37,17 @@ TIMES = """() => ({
 
 
 @contextlib.contextmanager
-def server(stored: int = 0) -> Iterator[servers.Server]:
-    """Yield a server with so many jobs that have ended."""
+def server(stored: int = 0, *, ranks: int = 0) -> Iterator[servers.Server]:
+    """Yield a server with so many jobs that have ended, and one more, `ranks`, of so many workers."""
     with servers.server() as one:
         if stored:
             one.run("down")
-            asyncio.run(_fill(f"sqlite:///{one.home / 'oarlock.db'}", stored))
+            asyncio.run(_fill(f"sqlite:///{one.home / 'oarlock.db'}", stored, ranks))
             one.start()
         yield one
 
 
-async def _fill(url: str, count: int) -> None:
+async def _fill(url: str, count: int, ranks: int = 0) -> None:
     store, now = database.open_store(url), time.time()
 
     def add(begin: int) -> Callable[[stores.Transaction], None]:
@@ -57,6 +60,8 @@ async def _fill(url: str, count: int) -> None:
     try:
         for begin in range(0, count, 200):
             await store.write(add(begin))
+        if ranks:
+            await store.write(lambda tx: tx.add_job(_gang(ranks, now), at=now))
     finally:
         await store.close()
 
@@ -76,6 +81,35 @@ def _job(number: int, at: float) -> jobs.Job:
         phase_at=at + 60,
         ended_at=at + 60,
     )
+
+
+def _gang(ranks: int, at: float) -> jobs.Job:
+    """Return a job of many workers that has run and completed."""
+    workers = jobfile.Role(count=ranks, cpus=1.0)
+    job = msgspec.structs.replace(_job(0, at), id="j-ranks", name="ranks", phase=phases.Phase.QUEUED, ended_at=None)
+    job = msgspec.structs.replace(job, spec=jobfile.JobSpec(command="python train.py", roles={WORKER: workers}))
+    held = tuple(
+        holdings.Holding(
+            job=job.id,
+            attempt=1,
+            role=WORKER,
+            index=index,
+            node=f"node-{index // 8}",
+            amount=CPU,
+            ports=(20000 + index,),
+        )
+        for index in range(ranks)
+    )
+    job = stepping.step(job, events.Admitted(attempt=1, holdings=held), at)
+    job = stepping.step(job, events.Launched(attempt=1), at)
+    ended = attempts.Exit(code=0, cause=attempts.Cause.SUCCEEDED, at=at)
+    progress = attempts.Progress(at=at, step=1000, total_steps=1000, loss=0.1)
+    first = job.attempts[0]
+    done = {"phase": phases.TaskPhase.SUCCEEDED, "exit": ended, "progress": progress, "gone": True}
+    tasks = tuple(msgspec.structs.replace(task, **done) for task in first.tasks)
+    job = msgspec.structs.replace(job, attempts=(msgspec.structs.replace(first, tasks=tasks),))
+    stop = events.StopDecided(attempt=1, cause=attempts.Cause.SUCCEEDED, message="")
+    return stepping.step(stepping.step(job, stop, at), events.Released(attempt=1), at)
 
 
 @contextlib.contextmanager

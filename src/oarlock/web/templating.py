@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
 import jinja2
+import markupsafe
 
 from oarlock.display import amounts, durations, marks
 from oarlock.display.jobs import stacks
@@ -18,6 +20,7 @@ from oarlock.web import assets, texts
 
 FOLDER = Path(__file__).parent / "templates"
 MOST_CHARACTERS = 2000
+MOST_REMEMBERED = 2000
 _ESCAPES = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|[@-Z\\-_])")
 _LAST = 253402300799.0  # the year 9999
 
@@ -35,6 +38,7 @@ class Templates:
             lstrip_blocks=True,
             auto_reload=False,
         )
+        environment.globals["remembered"] = Remembered(environment)
         environment.globals["static"] = static.path
         environment.globals["marks"] = marks.PHASES
         environment.filters |= {
@@ -58,6 +62,27 @@ class Templates:
 
     def render(self, template: str, /, **facts: Any) -> str:
         return self._environment.get_template(template).render(facts)
+
+
+class Remembered:
+    """Parts of pages that are shown again and again: rows of long lists.
+
+    The key must hold all that the part shows. So equal parts may be shared between users: a reader with the
+    same key has already read all of it. Threads share the parts; two that miss the same one both make it.
+    """
+
+    def __init__(self, environment: jinja2.Environment) -> None:
+        self._environment = environment
+        self._parts: dict[Hashable, markupsafe.Markup] = {}
+
+    def __call__(self, template: str, key: Hashable, **facts: Any) -> markupsafe.Markup:
+        part = self._parts.get((template, key))
+        if part is None:
+            part = markupsafe.Markup(self._environment.get_template(template).render(facts))  # escaped by its template
+            if len(self._parts) >= MOST_REMEMBERED:
+                self._parts.clear()
+            self._parts[template, key] = part
+        return part
 
 
 def cut(text: str, most: int = MOST_CHARACTERS) -> str:

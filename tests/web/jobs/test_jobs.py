@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
+import msgspec
 from tests.web import browsers
 
+from oarlock.spec import events, intents, phases, summaries
 from oarlock.web.pages.jobs import jobs as listed
 
 
@@ -63,3 +66,40 @@ async def test_a_page_by_phase_leaves_no_job_out(rig: browsers.WebRig) -> None:
         assert [one["name"] for one in rest["items"]][:2] == ["n1", "n0"]
         bad = await http.get("/api/v1/jobs", params={**asked, "after": f"{made[0].id}:NONSENSE"})
         assert bad.status_code == 422
+
+
+async def test_a_remembered_row_is_made_anew_when_what_it_shows_has_changed(rig: browsers.WebRig) -> None:
+    job = await rig.submit("ann", name="mine")
+    address = "/jobs?column=priority&column=age&column=where"
+    async with rig.browser("ann") as browser:
+
+        async def row(address: str = address) -> str:
+            page = (await browser.get(address)).text
+            return page.partition("<tbody>")[2].partition("</tbody>")[0]
+
+        seen = [await row(), await row("/jobs")]
+        rig.clock.now += 300
+        seen.append(await row())
+        await rig.happen(job.id, events.Edited(priority=77))
+        seen.append(await row())
+        await rig.launch(job)
+        seen.append(await row())
+        assert len(set(seen)) == 5, "each time another row"
+        assert await row() == seen[-1]
+        assert all(word in seen[-1] for word in ("5m", "77", "DEPLOYING"))
+
+
+def test_the_key_of_a_row_holds_every_fact_of_its_job() -> None:
+    before = summaries.Summary(
+        id="j-1", name="one", owner="ann", pool="default", phase=phases.Phase.PROCESSING, phase_at=1.0,
+        created_at=0.0, command="true", tasks={"worker": 1}, started_at=2.0,
+    )  # fmt: skip
+    changed: dict[str, Any] = {
+        "name": "two", "owner": "bob", "pool": "other", "phase": phases.Phase.QUEUED, "created_at": -1e6,
+        "command": "false", "tasks": {"worker": 2}, "wanted": intents.Intent.HALT, "reason": "why", "started_at": None,
+        "ran_s": 500.0, "priority": 9, "cost": 1.0, "gpus": 2.0, "restarts": 3,
+        "reading": summaries.Reading(step=1), "places": (summaries.Place("n", ()),),
+    }  # fmt: skip
+    after = {name: msgspec.structs.replace(before, **{name: value}) for name, value in changed.items()}
+    key = listed._listed(before, 10.0)["key"]
+    assert [name for name, one in after.items() if listed._listed(one, 10.0)["key"] == key] == []

@@ -56,6 +56,9 @@ _ACTIVE_NOW = (
     .order_by(schema.jobs.c.created_at, schema.jobs.c.id)
 )
 _COUNT = sa.select(schema.jobs.c.phase, sa.func.count()).group_by(schema.jobs.c.phase)
+_PHASE: sa.ColumnElement[str] = sa.literal_column("jobs.phase || ''")
+_COUNT_ALL_READ = sa.select(_PHASE, sa.func.count()).group_by(_PHASE)
+"""The same where each row is read for its text: in the order of the rows, for that of an index takes thrice as long."""
 _HOLDINGS = sa.select(schema.holdings.c.body).order_by(*schema.holdings.primary_key.columns)
 _HOLDINGS_OF_JOB = _HOLDINGS.where(schema.holdings.c.job == sa.bindparam("job"))
 _LOG = sa.select(schema.log.c.last_seq, schema.log.c.floor)
@@ -183,7 +186,8 @@ class SqlView:
     def count(self, which: stores.JobFilter = stores.JobFilter()) -> dict[Phase, int]:  # noqa: B008  (it is frozen)
         if not _storable(which):
             return {}
-        counted = self._connection.execute(_COUNT.where(*_conditions(which)))
+        counting = _COUNT if which.text is None else _COUNT_ALL_READ
+        counted = self._connection.execute(counting.where(*_conditions(which)))
         return {Phase(phase): count for phase, count in counted}
 
     def holdings(self, job: str | None = None) -> list[Holding]:

@@ -6,8 +6,10 @@ import csv
 import io
 from typing import Any
 
+import msgspec
 from starlette import responses
 
+from oarlock.display import durations
 from oarlock.display.tables import jobcells
 from oarlock.spec import bodies, errors, phases, summaries
 from oarlock.spec.access import users
@@ -55,14 +57,14 @@ async def show(visit: visits.Visit) -> routing.Filled:
     return routing.Filled(
         template="jobs/jobs.html",
         facts={
-            "rows": [row(one, page.now) for one in page.items],
+            "rows": [_listed(one, page.now) for one in page.items],
             "total": sum(page.phases.get(phase, 0) + fresh.get(phase, 0) for phase in wanted),
             "fresh": sum(fresh.get(phase, 0) for phase in wanted),
             "seen": page.now if seen is None else seen,
             "counts": [(phase, page.phases.get(phase, 0) + fresh.get(phase, 0)) for phase in phases.Phase],
             "headings": HEADINGS,
             "numbers": NUMBERS,
-            "columns": chosen["column"] or SHOWN,
+            "columns": tuple(chosen["column"] or SHOWN),
             "chosen": chosen,
             "following": page.next if len(page.items) == PAGE else None,
             "first": not visit.asked("after"),
@@ -146,6 +148,14 @@ def row(job: summaries.Summary, now: float) -> dict[str, Any]:
         "age_s": now - job.created_at,
         "fraction": None if job.terminal or job.reading is None else job.reading.fraction,
     }
+
+
+def _listed(job: summaries.Summary, now: float) -> dict[str, Any]:
+    """Return the cells of a job's row in the list, with a key that holds all that they show."""
+    cells = row(job, now)
+    ages = durations.age(cells["age_s"]), durations.age(job.ran_s)
+    moving = msgspec.structs.replace(job, ran_s=0.0, cost=round(job.cost, 2))
+    return {**cells, "key": (msgspec.json.encode(moving), cells["where"], *ages)}
 
 
 async def _last_step(visit: visits.Visit, job: str) -> int | None:
