@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html5lib
+import httpx
 import msgspec
 import pytest
 from tests.api import rig as rigs
@@ -135,6 +137,116 @@ async def test_hostile_text_makes_no_element_and_reads_as_sent(rig: browsers.Web
         read = browsers.text(found[2])
         unread = [one for one in several if texts.visible(one[:300]).strip() not in read]
         assert unread == [], several
+
+
+FORMS = {
+    "GET /jobs": ("text", "pool", "owner", "name", "after", "seen", "column"),
+    "GET /cluster": ("node", "in", "group", "colour", "span"),
+    "GET /usage": ("by", "span"),
+    "GET /compare": ("job", "q", "name", "x", "best"),
+    "GET /submit": ("from", "example"),
+    "GET /users": ("user",),
+    "GET /pools/edit": ("pool",),
+    "GET /login": ("next",),
+    "GET /jobs/{job}/log": ("q", "task", "attempt", "stream", "since", "until", "line", "at"),
+    "GET /jobs/{job}/metrics": ("q", "x", "ranks", "name"),
+    "GET /jobs/{job}": ("sections", "decision", "ranks"),
+    "POST /pools/edit": ("pool", "parent", "policy", "reserve", "limit", "share", "static", "version", "action"),
+    "POST /users": ("user", "right", "note", "action", "sha256", "number"),
+    "POST /simulate": ("workload", "nodes", "seed", "text", "policy", "node_mtbf_s"),
+    "POST /submit": (
+        "text",
+        "field.name",
+        "field.command",
+        "field.env",
+        "code",
+        "source",
+        "digest",
+        "number",
+        "action",
+    ),
+    "POST /jobs/{job}/set": ("priority", "pool", "min", "max"),
+    "POST /jobs": ("action", "job"),
+    "POST /sessions": ("sha256",),
+}
+"""The fields that a reader types, or can put into an address, of each page."""
+KEPT = {
+    "POST /pools/edit": ("parent", "policy", "reserve", "limit", "share", "static"),
+    "POST /users": ("user",),
+    "POST /simulate": ("nodes", "seed"),
+    "GET /jobs": ("text", "pool", "owner"),
+    "GET /cluster": ("node",),
+    "GET /jobs/{job}/log": ("q",),
+}
+"""The fields whose text the page shows again for editing."""
+ASKING = {
+    "POST /pools/edit": {"pool": "new", "action": "preview"},
+    "POST /users": {"action": "add"},
+    "POST /simulate": {"workload": "small-first"},
+    "POST /submit": {"action": "check"},
+}
+PER_PAGE = 12
+
+
+async def filled(browser: httpx.AsyncClient, page: str, job: str, fields: dict[str, str]) -> str:
+    method, _, path = page.partition(" ")
+    path = path.format(job=job)
+    if method == "GET":
+        answer = await browser.get(path, params=fields)
+    else:
+        answer = await browser.post(path, data=fields, headers=browsers.OURS)
+    assert answer.status_code < 500, (page, fields)
+    return answer.text
+
+
+def values(page: str) -> dict[str, str]:
+    """The texts of the fields of a page, by name."""
+    tree = html5lib.parse(page, namespaceHTMLElements=False)
+    return {one.get("name") or "": one.get("value") or "" for one in tree.iter("input")}
+
+
+@pytest.mark.parametrize("page", FORMS)
+async def test_hostile_text_that_is_typed_makes_no_element_and_comes_back_as_typed(
+    rig: browsers.WebRig, page: str
+) -> None:
+    job = (await rig.submit("root", name="typed")).id
+    async with rig.browser("root") as browser:
+        allowed: set[str] = set()
+        for text in ("", PLAIN, "a b", "9", "yes", "gpus=1", job):
+            allowed |= set(browsers.elements(await filled(browser, page, job, dict.fromkeys(FORMS[page], text))))
+            fields = {**dict.fromkeys(FORMS[page], text), **ASKING.get(page, {})}
+            allowed |= set(browsers.elements(await filled(browser, page, job, fields)))
+        for number in range(0, len(HOSTILE), PER_PAGE):
+            text = " ~ ".join(HOSTILE[number : number + PER_PAGE])[:150].strip()
+            fields = {**dict.fromkeys(FORMS[page], text), **ASKING.get(page, {})}
+            for typed in (fields, {**fields, **dict.fromkeys(FORMS[page], text)}):
+                answer = await filled(browser, page, job, typed)
+                assert set(browsers.elements(answer)) <= allowed, typed
+            kept = dict.fromkeys(KEPT.get(page, ()), text)
+            shown = values(await filled(browser, page, job, {**ASKING.get(page, {}), **kept})) if kept else {}
+            for name in kept:
+                assert shown.get(name) in (texts.typed(text).unescape(), texts.visible(text)), name
+
+
+async def test_hostile_names_of_browsers_and_tokens_are_text(rig: browsers.WebRig) -> None:
+    plain = None
+    for text in [PLAIN, *(one for one in HOSTILE if one.isprintable() and one.isascii() and one.strip())]:
+        async with rig.as_user("root") as http:
+            answer = await http.post("/api/v1/users/vera/tokens", json={"note": text[:200]})
+            assert answer.status_code == 201, answer.text
+        async with rig.browser("vera", **{"User-Agent": text}) as browser:
+            own = (await browser.get("/sessions")).text
+            assert (await browser.post("/logout", headers=browsers.OURS)).status_code == 303
+        async with rig.browser("root") as browser:
+            listed = (await browser.get("/users?user=vera")).text
+        async with rig.as_user("root") as http:
+            digest = answer.json()["sha256"]
+            assert (await http.delete(f"/api/v1/users/vera/tokens/{digest}")).status_code == 204
+        found = [browsers.elements(own), browsers.elements(listed)]
+        plain = plain or found
+        assert found == plain, text
+        assert text[:100] in browsers.text(own)
+        assert text[:200] in browsers.text(listed)
 
 
 @pytest.mark.parametrize(
