@@ -9,7 +9,7 @@ ARGS   ?=
 GUESTS := accelerate lightning jax mpi4py tensorflow-cpu tqdm
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test test-long check check-quick format sdk definitions bench bench-scheduler bench-train bench-kube bench-web soak mutants test-guests test-kube test-node test-train test-web clean
+.PHONY: help setup setup-dev demo test test-long check check-quick format sdk definitions bench bench-scheduler bench-train bench-kube bench-web soak mutants test-guests test-kube test-node test-node-long test-train test-web clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,7 +55,7 @@ test: check-quick  ## the checks and the tests (ARGS=... goes to pytest)
 	  wait $$types; checked=$$?; cat $(VENV)/.mypy.log; exit $$((tests > checked ? tests : checked))
 
 test-long: setup-dev  ## the long tests: long stories, simulations of days, all examples of property tests, published figures (OARLOCK_DATA)
-	HYPOTHESIS_PROFILE=full $(BIN)/python -m pytest -m "long or hypothesis and not soak" -n auto --dist worksteal --timeout=900 $(ARGS)
+	HYPOTHESIS_PROFILE=full $(BIN)/python -m pytest -m "long and not node or hypothesis and not soak" -n auto --dist worksteal --timeout=900 $(ARGS)
 
 format: setup-dev  ## let ruff lay out and repair what it can
 	$(BIN)/ruff check --fix
@@ -103,7 +103,11 @@ test-kube: setup-dev  ## the Kubernetes backend against a real API server (KUBEB
 # fails: it is what it is for.
 test-node: setup-dev  ## jobs on a cluster that runs pods (KUBECONFIG=file)
 	@test -n "$$KUBECONFIG" || { echo "KUBECONFIG names no cluster. tests/node/images.sh says how one gets its images." >&2; exit 1; }
-	$(BIN)/python -m pytest -m node -n 0 --timeout=900 tests/node $(ARGS)
+	$(BIN)/python -m pytest -m "node and not long" -n 0 --timeout=1800 tests/node $(ARGS)
+
+test-node-long: setup-dev  ## the long ones of these tests: an image built twice, pods that are killed at each step of an upload
+	@test -n "$$KUBECONFIG" || { echo "KUBECONFIG names no cluster. tests/node/images.sh says how one gets its images." >&2; exit 1; }
+	$(BIN)/python -m pytest -m "node and long" -n 0 --timeout=3600 tests/node $(ARGS)
 
 bench-train: setup-dev  ## training over slow links, and its checkpoints (root: it makes network namespaces; half an hour)
 	$(BIN)/python -m bench $(or $(ROWS),together saving working serving reducing advising) $(ARGS)

@@ -44,7 +44,9 @@ class Reader:
         (self._tools / f"{name}.py").write_text(text)
         self.env["PYTHONPATH"] = str(self._tools)
 
-    def reads(self, page: Sequence[blocks.Block], work: Path, instead: Mapping[str, str]) -> None:
+    def reads(
+        self, page: Sequence[blocks.Block], work: Path, instead: Mapping[str, str], limit_s: float = LIMIT_S
+    ) -> None:
         """Run the page's blocks. `instead` holds the lines in whose place something shorter is run."""
         script = self._folder / "page.sh"
         script.write_text(self._script(page, instead))
@@ -60,7 +62,7 @@ class Reader:
                 start_new_session=True,
             )
             try:
-                code = shell.wait(LIMIT_S)
+                code = shell.wait(limit_s)
             finally:
                 if shell.poll() is None:
                     os.killpg(shell.pid, signal.SIGKILL)

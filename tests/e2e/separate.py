@@ -14,6 +14,9 @@ from typing import NamedTuple
 from tests import objectstores
 from tests.e2e import shell as shells
 
+PATIENCE_S = 900
+"""The bound of each wait. On a machine with much other work a pod takes minutes to import torch."""
+
 TRAIN = """
 import time, torch
 from oarlock import train
@@ -88,15 +91,15 @@ def kill_at_each_step(shell: shells.Shell, bucket: objectstores.Bucket, name: st
     bucket.gate.hold(*UPLOAD[0][:2], done=UPLOAD[0].done)
     shell.do("submit", f"{name}.yaml")
     for number, step in enumerate(UPLOAD, 1):
-        assert bucket.gate.reached.wait(300), f"{step} was not reached"
+        assert bucket.gate.reached.wait(PATIENCE_S), f"{step} was not reached"
         before = whole(bucket)
         kill(step.victim)
         bucket.gate.release()
-        shell.wait_for(name, lambda job, number=number: len(job["attempts"]) > number, timeout_s=300)
+        shell.wait_for(name, lambda job, number=number: len(job["attempts"]) > number, timeout_s=PATIENCE_S)
         assert whole(bucket)[-1:] >= before[-1:], "a whole copy stays, and none is torn"
         if number < len(UPLOAD):
             bucket.gate.hold(*UPLOAD[number][:2], done=UPLOAD[number].done)
-    job = shell.wait_phase(name, "COMPLETED", "FAILED", timeout_s=600)
+    job = shell.wait_phase(name, "COMPLETED", "FAILED", timeout_s=PATIENCE_S)
     logs = shell.do("logs", name).stdout
     assert "rank 1 trained 400 steps" in logs
     assert len(job["attempts"]) == len(UPLOAD) + 1

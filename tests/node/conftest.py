@@ -29,7 +29,7 @@ KEPT = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "oarlo
 IMAGES = {f"registry.example/{name}:1" for name in ("oarlock", "torch-cpu", "plain", "static", "mpi")}
 SERVER, JOBS = "oarlock", "oarlock-jobs"
 URL = "https://localhost:7443"
-PATIENCE_S = 600
+PATIENCE_S = 1200
 BUILDAH = """#!/bin/sh
 # The images are built before the tests, by the same script; here no registry is asked.
 case "$*" in
@@ -132,7 +132,7 @@ def site(tmp_path_factory: pytest.TempPathFactory, _cluster_is_named: None) -> I
     one = Site(folder / "user", reader)
     _volumes(one, folder)
     try:
-        reader.reads(page(), reader.clone, {})
+        reader.reads(page(), reader.clone, {}, PATIENCE_S)
         yield one
     finally:
         one.close()

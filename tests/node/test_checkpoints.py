@@ -33,7 +33,8 @@ def claimless(site: Site, tmp_path: Path) -> Iterator[shells.Shell]:
         yield one
 
 
-@pytest.mark.timeout(1800)
+@pytest.mark.long
+@pytest.mark.timeout(3600)
 def test_checkpoints_go_to_an_object_store(site: Site, claimless: shells.Shell, reached: objectstores.Bucket) -> None:
     """A pod is removed by force at each step of the upload."""
 

@@ -58,6 +58,7 @@ def built_again(name: str) -> str:
     return again.stdout.strip().removeprefix("sha256:")
 
 
+@pytest.mark.long
 def test_two_builds_of_an_image_are_equal() -> None:
     """From another folder, at another time. The other images are made by the same steps.
 

@@ -6,17 +6,15 @@ import base64
 import contextlib
 import json
 import re
-import socket
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests import needs
-from tests.backends.kubernetes.testcluster import apiserver
 from tests.e2e import shell as shells
 from tests.node import conftest
+from tests.node import outside as outsides
 from tests.node.conftest import Site
 
 pytestmark = pytest.mark.node
@@ -26,17 +24,9 @@ OF_THE_SERVER = {"server", "ca_file"}
 
 
 def address(site: Site) -> str:
-    """Return an address of this machine that pods reach: it is a node of the cluster."""
-    every = [one for node in site.objects("nodes") for one in node["status"]["addresses"]]
-    mine = [str(one["address"]) for one in every if one["type"] == "InternalIP" and is_mine(one["address"])]
-    return mine[0] if mine else needs.skip("a node of the cluster", "no node has an address of this machine")
-
-
-def is_mine(address: str) -> bool:
-    with contextlib.suppress(OSError), socket.socket() as trial:
-        trial.bind((address, 0))
-        return True
-    return False
+    """Return an address of this machine that pods reach."""
+    mine = outsides.address(site.env["KUBECONFIG"])
+    return mine or needs.skip("a node of the cluster", "no node has an address of this machine")
 
 
 @pytest.fixture
@@ -47,27 +37,9 @@ def outside(site: Site, tmp_path: Path) -> Iterator[shells.Shell]:
         yield one
 
 
-@contextlib.contextmanager
-def opened(site: Site, folder: Path, settings: str) -> Iterator[shells.Shell]:
+def opened(site: Site, folder: Path, settings: str) -> contextlib.AbstractContextManager[shells.Shell]:
     """Open the shell of a user whose server runs on this machine, with TLS and these settings of the page."""
-    host, (port,) = address(site), apiserver.free_ports(1)
-    url, one = f"https://{host}:{port}", shells.Shell(folder)
-    tls, home = one.home / "tls", one.home
-    home.mkdir()
-    script = str(conftest.blocks.ROOT / "deploy" / "base" / "certificate.sh")
-    subprocess.run(["sh", script, str(tls), url, "localhost"], check=True, capture_output=True)
-    (home / "config.toml").write_text(
-        f'[server]\nhost = "{host}"\nport = {port}\nurl = "{url}"\n\n'
-        + settings.replace("[kubernetes]\n", '[kubernetes]\nimage = "registry.example/oarlock:1"\n')
-    )
-    files = {"TLS_CERT": tls / "server.pem", "TLS_KEY": tls / "key.pem", "TLS_CA": tls / "server.pem"}
-    one.env |= {f"OARLOCK_{name}": str(path) for name, path in files.items()}
-    one.env |= {"OARLOCK_CA_FILE": str(tls / "server.pem"), "KUBECONFIG": site.env["KUBECONFIG"]}
-    try:
-        one.do("up", "--backend", "kubernetes", "--detach", timeout_s=conftest.PATIENCE_S)
-        yield one
-    finally:
-        one.do("down", code=None)
+    return outsides.opened(site.env["KUBECONFIG"], address(site), folder, settings)
 
 
 def manifests(site: Site, shell: shells.Shell) -> tuple[list[Any], list[dict[str, Any]]]:

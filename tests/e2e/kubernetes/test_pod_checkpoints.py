@@ -20,7 +20,7 @@ def shell(tmp_path_factory: pytest.TempPathFactory, api_server: apiserver.ApiSer
         yield one
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_checkpoints_of_two_pods_without_a_shared_volume(shell: pods.PodShell, bucket: objectstores.Bucket) -> None:
     """A pod is killed at each step of the upload. No torn copy is ever offered, and the best whole one stays."""
 
