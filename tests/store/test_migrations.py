@@ -69,7 +69,7 @@ def reflected(url: str) -> dict[str, dict[str, object]]:
             order = ", ".join(column["name"] for column in columns)
             found[table] = {
                 "columns": [{**column, "type": repr(column["type"])} for column in columns],
-                "key": inspector.get_pk_constraint(table)["constrained_columns"],
+                "key": inspector.get_pk_constraint(table),
                 "foreign": sorted(map(repr, inspector.get_foreign_keys(table))),
                 "unique": sorted(map(repr, inspector.get_unique_constraints(table))),
                 "checks": sorted(
@@ -94,6 +94,22 @@ async def test_an_empty_database_gets_what_all_migrations_make(empty_url: str) -
     await asyncio.to_thread(_empty, empty_url, list(migrated))
     await database.open_store(empty_url).close()
     assert await asyncio.to_thread(reflected, empty_url) == migrated
+
+
+def test_keys_that_have_other_names_get_those_of_a_new_database(request: pytest.FixtureRequest) -> None:
+    """A database that was made, and not migrated, before the names were the same."""
+    server = request.getfixturevalue("postgres_server")
+    url = server.url(server.make())
+    one = engine(url)
+    with one.writers.connect() as connection, connection.begin():
+        schema.make(connection)
+        connection.exec_driver_sql("ALTER TABLE alembic_version RENAME CONSTRAINT alembic_version_pkc TO another_key")
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0010'")
+    one.dispose()
+    migrate(url, schema.REVISION)
+    keys = {table: found["key"] for table, found in reflected(url).items()}
+    assert keys["alembic_version"]["name"] == "alembic_version_pkc"
+    assert keys["submissions"]["name"] == "submissions_pkey"
 
 
 def _empty(url: str, tables: list[str]) -> None:
@@ -229,12 +245,12 @@ async def test_a_migration_that_fails_changes_nothing(
     empty_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next start finds the database as it was, and goes on from there."""
-    before = revisions()[-2]
+    before = "0009"  # 0010 adds a column
     await asyncio.to_thread(migrate, empty_url, before)
     broken = tmp_path / "migrations"
     shutil.copytree(upgrading.MIGRATIONS, broken, ignore=shutil.ignore_patterns("__pycache__"))
-    last = next((broken / "versions").glob(f"{schema.REVISION}_*.py"))
-    last.write_text(last.read_text() + "    raise ZeroDivisionError\n")
+    failing = next((broken / "versions").glob("0010_*.py"))
+    failing.write_text(failing.read_text() + "    raise ZeroDivisionError\n")
     monkeypatch.setattr(upgrading, "MIGRATIONS", broken)
     with pytest.raises(ZeroDivisionError):
         database.open_store(empty_url)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-REVISION = "0010"
+REVISION = "0011"
 """The migration that these tables are the result of."""
 
 metadata = sa.MetaData()
@@ -24,7 +24,8 @@ def make(connection: sa.Connection) -> None:
         "INSERT INTO log (id, last_seq, floor) VALUES (1, 0, 1)",
         "INSERT INTO leader (id, holder, epoch, expires_at) VALUES (1, '', 0, 0)",
         "INSERT INTO heartbeat (id, beat_at, padding) VALUES (1, 0, '')",
-        "CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL PRIMARY KEY)",
+        "CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL,"
+        " CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num))",
     ):
         connection.exec_driver_sql(statement)
     connection.execute(sa.text("INSERT INTO alembic_version VALUES (:revision)"), {"revision": REVISION})
