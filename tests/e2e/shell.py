@@ -13,11 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 
 import oarlock
 from oarlock.client import settings
+from oarlock.spec import jobs
 
 BIN = Path(sys.executable).parent
+FAILED = pytest.StashKey[bool]()
+"""The mark of a test that has failed."""
+EVIDENCE_LINES = 60
 OARLOCK = str(BIN / "oarlock")
 
 
@@ -40,16 +45,20 @@ class Shell:
 
     def do(self, *arguments: str, code: int | None = 0, timeout_s: float = 240) -> subprocess.CompletedProcess[str]:
         """Run `oarlock ARGUMENTS`; `code` is the exit code it must have, None where that is the question."""
-        done = subprocess.run(
-            [OARLOCK, *arguments],
-            env=self.env,
-            cwd=self.work,
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-            stdin=subprocess.DEVNULL,
-            check=False,
-        )
+        try:
+            done = subprocess.run(
+                [OARLOCK, *arguments],
+                env=self.env,
+                cwd=self.work,
+                capture_output=True,
+                text=True,
+                timeout=timeout_s,
+                stdin=subprocess.DEVNULL,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as late:
+            said = "\n".join((text or b"").decode(errors="replace") for text in (late.stdout, late.stderr))  # bytes
+            raise AssertionError(f"oarlock {' '.join(arguments)} has not ended after {timeout_s} s\n{said}") from late
         said = f"oarlock {' '.join(arguments)} ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
         assert code is None or done.returncode == code, said
         return done
@@ -98,8 +107,27 @@ class Shell:
             time.sleep(0.05)
         return path.read_text()
 
+    def evidence(self) -> list[tuple[str, str]]:
+        """Return what the report of a failed test tells about this user's server, by title."""
+        log = self.home / "server.log"
+        lines = log.read_text(errors="replace").splitlines() if log.exists() else ["there is none"]
+        found = [("the server's log", "\n".join(lines[-EVIDENCE_LINES:]))]
+        with self.client() as client:
+            found_jobs = [client.job(one.id) for one in client.jobs()]
+        found.append(
+            ("the jobs that have not ended", "\n".join(_line(job) for job in found_jobs if job.ended_at is None))
+        )
+        return found
+
     def server_pid(self) -> int:
         return int(json.loads((self.home / "server.json").read_text())["pid"])
+
+
+def _line(job: jobs.Job) -> str:
+    waits = job.refusal.message if job.refusal is not None else ""
+    last = job.attempts[-1] if job.attempts else None
+    verdict = last.verdict.message if last is not None and last.verdict is not None else ""
+    return f"{job.name}: {job.phase}, {len(job.attempts)} attempts; {waits} {verdict}"
 
 
 def runs(pid: int) -> bool:

@@ -9,8 +9,9 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
+import pytest
 from tests.backends.kubernetes import conftest
 from tests.backends.kubernetes.testcluster import apiserver, kubelet, rights
 from tests.e2e import shell as shells
@@ -150,6 +151,12 @@ class PodShell(shells.Shell):
             assert time.monotonic() < deadline, f"waited for: {what}"
             time.sleep(0.1)
 
+    def evidence(self) -> list[tuple[str, str]]:
+        found = super().evidence()
+        found.append(("the pods", "\n".join(_line(pod) for pod in self.pods())))
+        found.append(("the failures of the kubelet", "\n".join(self.cluster.failures)))
+        return found
+
     def close(self) -> None:
         self.do("down", code=None)
         self.on_cluster(self._close())
@@ -160,6 +167,60 @@ class PodShell(shells.Shell):
     async def _close(self) -> None:
         await self.cluster.close()
         await self._api.close()
+
+
+def _line(pod: objects.Pod) -> str:
+    going = ", is being deleted" if pod.metadata.deletion_timestamp else ""
+    return f"{pod.metadata.name} on {pod.spec.node_name or 'no node'}: {pod.status.phase}{going}"
+
+
+S = TypeVar("S", bound=PodShell)
+
+
+class Clusters(Generic[S]):
+    """The cluster that the tests of a file share. A test that fails may leave anything behind, so the next one gets a
+    new cluster. After `MOST` failures the other tests fail at once: each would only wait until its time is over.
+    """
+
+    MOST = 2
+
+    def __init__(self, opened: Callable[[], contextlib.AbstractContextManager[S]]) -> None:
+        self._opened = opened
+        self._stack = contextlib.ExitStack()
+        self._shell: S | None = None
+        self._failed: list[str] = []
+
+    @contextlib.contextmanager
+    def serving(self, test: pytest.Item) -> Iterator[S]:
+        """Yield the cluster's shell for one test."""
+        if len(self._failed) >= self.MOST:
+            pytest.fail(f"not tried: {' and '.join(self._failed)} failed, each on a cluster of its own", pytrace=False)
+        try:
+            if self._shell is None:
+                self._shell = self._stack.enter_context(self._opened())
+            yield self._shell
+        except pytest.skip.Exception:
+            raise
+        except BaseException:
+            self._give_up(test)
+            raise
+        if test.stash.get(shells.FAILED, False):
+            self._give_up(test)
+
+    def _give_up(self, test: pytest.Item) -> None:
+        self._failed.append(test.name)
+        self._shell = None
+        with contextlib.suppress(Exception):  # the test has told what is wrong
+            self._stack.close()
+
+    def close(self) -> None:
+        self._stack.close()
+
+
+@contextlib.contextmanager
+def shared(opened: Callable[[], contextlib.AbstractContextManager[S]]) -> Iterator[Clusters[S]]:
+    with contextlib.closing(Clusters(opened)) as clusters:
+        yield clusters
 
 
 @contextlib.contextmanager

@@ -17,8 +17,9 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 import pytest
@@ -185,6 +186,9 @@ class FaultShell(pods.PodShell):
         return True
 
 
+F = TypeVar("F", bound=FaultShell)
+
+
 def _life(key: attempts.TaskKey, pod: objects.Pod) -> Life:
     scheduled = next((one for one in pod.status.conditions if one.type == "PodScheduled"), None)
     bound = scheduled.last_transition_time if scheduled is not None and scheduled.status == "True" else None
@@ -201,11 +205,14 @@ def _cpus_milli(pod: objects.Pod) -> int:
     )
 
 
-@pytest.fixture(scope="module")
-def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultShell]:
-    folder = tmp_path_factory.mktemp("faults")
+@contextlib.contextmanager
+def opened(
+    folder: Path, kind: type[F], prepare: Callable[[apiserver.ApiServer], None] = lambda server: None
+) -> Iterator[F]:
+    """Open a shell of this kind over an API server of its own; `prepare` is done to it first."""
     with apiserver.running(folder / "api") as server:
-        one = FaultShell(folder / "user", server)
+        prepare(server)
+        one = kind(folder / "user", server)
         try:
             one.open()
             with one.late:
@@ -214,11 +221,18 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultShell]:
             one.close()
 
 
-@pytest.fixture(autouse=True)
-def _calm(shell: FaultShell) -> Iterator[None]:
-    yield
-    shell.proxy.fate, shell.proxy.before = proxy.none, proxy.at_once
-    shell.proxy.met.clear()
+@pytest.fixture(scope="module")
+def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pods.Clusters[FaultShell]]:
+    with pods.shared(lambda: opened(tmp_path_factory.mktemp("faults"), FaultShell)) as made:
+        yield made
+
+
+@pytest.fixture
+def shell(clusters: pods.Clusters[FaultShell], request: pytest.FixtureRequest) -> Iterator[FaultShell]:
+    with clusters.serving(request.node) as one:
+        yield one
+        one.proxy.fate, one.proxy.before = proxy.none, proxy.at_once
+        one.proxy.met.clear()
 
 
 @pytest.mark.parametrize("write", range(1, 6))
@@ -285,10 +299,12 @@ def test_a_quota_that_is_too_small_holds_the_gang_back_whole(shell: FaultShell) 
     shell.on_cluster(api.create(path, {"metadata": {"name": "small"}, "spec": {"hard": hard}}, objects.Bare))
     status = {"status": {"hard": hard, "used": {"requests.cpu": "0"}}}  # else written by a controller
     shell.on_cluster(api.patch(f"{path}/small/status", status, objects.Bare))
-    shell.begin("quota")
-    shell.until(lambda: "exceeded quota: small" in shell.do("show", "quota").stdout, "the quota is named")
-    assert not any(pod.spec.node_name for pod in shell.pods()), "no part of the gang is bound"
-    shell.on_cluster(api.delete(f"{path}/small"))
+    try:
+        shell.begin("quota")
+        shell.until(lambda: "exceeded quota: small" in shell.do("show", "quota").stdout, "the quota is named")
+        assert not any(pod.spec.node_name for pod in shell.pods()), "no part of the gang is bound"
+    finally:
+        shell.on_cluster(api.delete(f"{path}/small"))
     shell.is_whole("quota")
 
 

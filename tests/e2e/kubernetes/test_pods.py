@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from typing import cast
 
 import httpx
 import pytest
@@ -24,14 +27,47 @@ from tests.e2e.files import test_checkpoints, test_files
 from tests.e2e.kubernetes import pods
 
 from oarlock.backends.kubernetes import examining
+from oarlock.backends.kubernetes.pods import rendering
 
 pytestmark = apiserver.needed
 
 
 @pytest.fixture(scope="module")
-def shell(tmp_path_factory: pytest.TempPathFactory, api_server: apiserver.ApiServer) -> Iterator[pods.PodShell]:  # noqa: F811  (the fixture)
-    with pods.opened(tmp_path_factory.mktemp("user"), api_server) as one:
+def clusters(
+    tmp_path_factory: pytest.TempPathFactory,
+    api_server: apiserver.ApiServer,  # noqa: F811  (the fixture)
+) -> Iterator[pods.Clusters[pods.PodShell]]:
+    with pods.shared(lambda: pods.opened(tmp_path_factory.mktemp("user"), api_server)) as made:
+        yield made
+
+
+@pytest.fixture
+def shell(clusters: pods.Clusters[pods.PodShell], request: pytest.FixtureRequest) -> Iterator[pods.PodShell]:
+    with clusters.serving(request.node) as one:
         yield one
+
+
+def test_a_failed_test_spoils_its_own_cluster_alone_and_the_third_cluster_is_not_made(
+    request: pytest.FixtureRequest,
+) -> None:
+    made = []
+
+    @contextlib.contextmanager
+    def opened() -> Iterator[pods.PodShell]:
+        made.append("open")
+        yield cast(pods.PodShell, object())
+        made.append("closed")
+
+    tests = [pytest.Function.from_parent(request.node.parent, name=f"t{n}", callobj=opened) for n in range(4)]
+    clusters = pods.Clusters(opened)
+    for test, fails in zip(tests, (False, True, True, False), strict=True):
+        if test is tests[3]:
+            with pytest.raises(pytest.fail.Exception, match="not tried: t1 and t2 failed"), clusters.serving(test):
+                pass
+            break
+        with clusters.serving(test):
+            test.stash[shells.FAILED] = fails
+    assert made == ["open", "closed", "open", "closed"]
 
 
 def test_the_command_of_the_laptop_runs_in_pods(shell: pods.PodShell) -> None:
@@ -370,6 +406,17 @@ def test_mpirun_starts_ranks_in_the_pods_of_the_workers(shell: pods.PodShell) ->
         "--env", "OMPI_ALLOW_RUN_AS_ROOT=1", "--env", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1", "--max-restarts", "0", "--",
         "mpirun", "sh", "-c", "exit $((OMPI_COMM_WORLD_RANK * 7))", code=7,
     )  # fmt: skip
+
+
+def test_pods_share_neither_ports_nor_temporary_files_with_others(shell: pods.PodShell) -> None:
+    """The pods of this test, and those of another test process, which would wait for each other."""
+    with socket.create_server(("", rendering.PORTS[0])):
+        say = ["sh", "-c", "echo at $MASTER_PORT in $TMPDIR"]
+        done = shell.do("run", "--workers", "2", "--", *say)
+    said = [line.partition(" at ")[2].split(" in ") for line in done.stdout.splitlines() if " at " in line]
+    (first, one), (second, two) = said
+    assert first == second != str(rendering.PORTS[0])
+    assert one != two
 
 
 def test_a_field_that_pods_do_not_have_is_refused(shell: pods.PodShell) -> None:

@@ -16,6 +16,7 @@ from tests import needs
 from tests.api.customresources import desks
 from tests.backends.kubernetes import conftest
 from tests.backends.kubernetes.testcluster import apiserver, proxy
+from tests.e2e.kubernetes import pods
 from tests.e2e.kubernetes import test_pod_faults as faults
 
 from oarlock.api.customresources import definitions
@@ -61,27 +62,24 @@ async def define_pools(server: apiserver.ApiServer) -> None:
         await admin.create(desks.DEFINITIONS, definitions.pool_definition(), objects.Bare)
 
 
+def define(server: apiserver.ApiServer) -> None:
+    if why := asyncio.run(desks.define(server)):
+        needs.skip("custom objects", why)
+    asyncio.run(define_pools(server))
+
+
 @pytest.fixture(scope="module")
-def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectShell]:
-    folder = tmp_path_factory.mktemp("projection")
-    with apiserver.running(folder / "api") as server:
-        if why := asyncio.run(desks.define(server)):
-            needs.skip("custom objects", why)
-        asyncio.run(define_pools(server))
-        one = ObjectShell(folder / "user", server)
-        try:
-            one.open()
-            with one.late:
-                yield one
-        finally:
-            one.close()
+def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pods.Clusters[ObjectShell]]:
+    with pods.shared(lambda: faults.opened(tmp_path_factory.mktemp("projection"), ObjectShell, define)) as made:
+        yield made
 
 
-@pytest.fixture(autouse=True)
-def _calm(shell: ObjectShell) -> Iterator[None]:
-    yield
-    shell.proxy.fate = proxy.none
-    shell.proxy.met.clear()
+@pytest.fixture
+def shell(clusters: pods.Clusters[ObjectShell], request: pytest.FixtureRequest) -> Iterator[ObjectShell]:
+    with clusters.serving(request.node) as one:
+        yield one
+        one.proxy.fate = proxy.none
+        one.proxy.met.clear()
 
 
 def test_the_object_of_a_job_owns_its_pods_and_cancels_it_when_it_goes(shell: ObjectShell) -> None:
@@ -94,8 +92,7 @@ def test_the_object_of_a_job_owns_its_pods_and_cancels_it_when_it_goes(shell: Ob
         "name": found["metadata"]["name"],
         "uid": found["metadata"]["uid"],
     }
-    pods = shell.raw("pods")
-    assert [one["metadata"]["ownerReferences"] for one in pods] == [[owner]] * 2
+    assert [one["metadata"]["ownerReferences"] for one in shell.raw("pods")] == [[owner]] * 2
     secrets = [one for one in shell.raw("secrets") if "oarlock.dev/job" in one["metadata"].get("labels", {})]
     assert [one["metadata"]["ownerReferences"] for one in secrets] == [[owner]]
     shell.delete_object(found)

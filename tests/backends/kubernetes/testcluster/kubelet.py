@@ -2,8 +2,11 @@
 
 A volume is a folder. Where a container would see it at its mount path, its command, its variables and the files that
 its init container has delivered name the folder instead: there is no file system of its own. Each pod has an address
-in 127/8 of its own, since the ports of all pods are the same. The mark in the variables of a pod's processes finds all
-of them at its end, as the kubelet finds them in its control group.
+in 127/8 of its own. The mark in the variables of a pod's processes finds all of them at its end, as the kubelet finds
+them in its control group.
+
+All pods share the machine's ports and its /tmp, also with the pods of other test processes. So each gang gets ports of
+its own (`gang_ports`) in the place of those that all pods have in a cluster, and each container a TMPDIR.
 """
 
 from __future__ import annotations
@@ -14,10 +17,14 @@ import contextlib
 import itertools
 import json
 import os
+import random
+import shutil
 import signal
+import socket
 import ssl
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -37,6 +44,9 @@ from oarlock.backends.kubernetes.pods import commands, labels, podstates, render
 
 MARK = "TEST_POD"
 BIN = Path(sys.executable).parent
+PORTS = range(10_000, 19_000)
+"""Below those that the kernel gives to connections, and those of the local backend."""
+PORTS_OF_GANG = 16
 TERMINATION_BYTES = 4096
 LOADER = '#!/bin/sh\nshift 2  # --library-path DIR\nexec "$@"\n'
 """Stands for the loader of the interpreter that the server's image brings: this machine's interpreter needs none."""
@@ -66,11 +76,13 @@ class RunningCluster(cluster.Cluster):
         self.failures: list[str] = []
         self.fates: dict[tuple[str, int], cluster.Play] = {}
         """By a job's name and a task's index: what becomes of the first pod that starts, instead of running."""
-        self._numbers = itertools.count(2)
+        self._numbers = itertools.count()
+        self._ports: dict[tuple[str, int], int] = {}  # the first port, by job and attempt
         self._pods: dict[str, asyncio.Task[None]] = {}
         self._environments: dict[tuple[str, str], tuple[dict[str, str], dict[str, str]]] = {}  # by pod and container
         self._commands = Commands(self, folder)
         self._first: dict[str, list[asyncio.subprocess.Process]] = {}  # by the pod's UID: the first of each container
+        self._temporary: dict[str, list[str]] = {}  # by the pod's UID: the folders of its containers
 
     async def listen(self) -> None:
         """Let commands be started in pods. Before the first node is added."""
@@ -108,17 +120,23 @@ class RunningCluster(cluster.Cluster):
                 with contextlib.suppress(ProcessLookupError):
                     process.terminate()
             await asyncio.wait([task], timeout=grace_s)
-        kill(uid)
+        self._clear(uid)
         if task is not None:
             await asyncio.wait([task])
         await self.api.delete(f"{self.path('pods')}/{pod.metadata.name}", uid=uid, grace_s=0)
 
     async def close(self) -> None:
         for uid, task in self._pods.items():
-            kill(uid)
+            self._clear(uid)
             await asyncio.wait([task], timeout=60)
         await self._commands.close()
         await super().close()
+
+    def _clear(self, uid: str) -> None:
+        """End all processes of the pod, and remove their temporary files."""
+        kill(uid)
+        for folder in self._temporary.pop(uid, ()):
+            shutil.rmtree(folder, ignore_errors=True)
 
     async def _run(self, pod: objects.Pod) -> None:
         try:
@@ -129,7 +147,8 @@ class RunningCluster(cluster.Cluster):
     async def _live(self, pod: objects.Pod) -> None:
         told: dict[str, Any] = await self.api.get(f"{self.path('pods')}/{pod.metadata.name}", dict[str, Any])
         spec, uid = told["spec"], pod.metadata.uid
-        address = f"127.1.0.{next(self._numbers)}"  # up to 250 pods a test
+        third, last = divmod(next(self._numbers), 250)
+        address = f"127.1.{third}.{last + 2}"
         folder = self.pod_folder(pod.metadata.name)
         folder.mkdir(parents=True, exist_ok=True)
         volumes = {one["name"]: await self._volume(folder, one) for one in spec.get("volumes", [])}
@@ -138,6 +157,7 @@ class RunningCluster(cluster.Cluster):
                 await self._tell(pod, cluster.ended(1, "the init container failed", "Error"))
                 return
         self._translate(folder, volumes, spec)
+        self._move_ports(pod, volumes)
         self.starts[pod.metadata.name] += 1
         await self._tell(pod, cluster.running(address, [one["name"] for one in spec["containers"]]))
         contained = [self._contain(folder, one, volumes, uid, address) for one in spec["containers"]]
@@ -175,11 +195,27 @@ class RunningCluster(cluster.Cluster):
             text = path.read_text().replace(rendering.TERMINATION_LOG, str(self._log(folder, rendering.TASK)))
             path.write_text(translated(text, self._places(container, volumes)))
 
+    def _move_ports(self, pod: objects.Pod, volumes: Mapping[str, Path]) -> None:
+        """Give the task the ports of its gang."""
+        key = podstates.key(pod)
+        path = volumes["task"] / "assignment.json" if "task" in volumes else None
+        if key is None or path is None or not path.exists():
+            return
+        if (key.job, key.attempt) not in self._ports:
+            self._ports[key.job, key.attempt] = gang_ports()
+        first = self._ports[key.job, key.attempt]
+        said = json.loads(path.read_bytes())
+        said["ports"] = [first + number for number in range(len(said["ports"]))]
+        assert len(said["ports"]) <= PORTS_OF_GANG
+        path.write_text(json.dumps(said))
+
     async def _contain(
         self, folder: Path, container: Mapping[str, Any], volumes: Mapping[str, Path], uid: str, address: str
     ) -> int:
         places = self._places(container, volumes)
-        env = {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", "LANG": "C.UTF-8", MARK: uid}
+        temporary = tempfile.mkdtemp(prefix="pod-")  # a short name: sockets lie in it
+        self._temporary.setdefault(uid, []).append(temporary)
+        env = {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", "LANG": "C.UTF-8", "TMPDIR": temporary, MARK: uid}
         for one in container.get("env", []):
             env[one["name"]] = translated(one["value"], places) if "value" in one else address
         self._environments[folder.name, container["name"]] = env, places
@@ -218,6 +254,16 @@ def translated(text: str, places: Mapping[str, str]) -> str:
     for path in sorted(places, key=len, reverse=True):
         text = text.replace(path, places[path])
     return text
+
+
+def gang_ports() -> int:
+    """Return the first of some neighbouring ports at which nothing listens, at any address of this machine."""
+    while True:
+        first = random.randrange(PORTS.start, PORTS.stop, PORTS_OF_GANG)
+        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+            for port in range(first, first + PORTS_OF_GANG):
+                stack.enter_context(socket.create_server(("", port)))
+            return first
 
 
 def marked(uid: str) -> Iterator[int]:
