@@ -39,6 +39,7 @@ TABLE: Mapping[str, str] = {
     ),
     "garbage collector": "kube-controller-manager beside kube-apiserver: it removes what a deleted object owns",
     "a node of the cluster": "a machine that is itself a node of the cluster of KUBECONFIG: pods reach a server on it",
+    "IPv6": "an address of IPv6 of the machine itself (::1): a pod of a cluster that uses IPv6",
     "mpirun": "Open MPI: as root on Debian, `apt-get install openmpi-bin`",
     "recorded workloads": (
         "the published workloads and traces. To get them:"

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import resource
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests import needs
 
 from oarlock.agent import remoteshell, zipapp
 
@@ -23,18 +27,19 @@ def agent(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as found:
+def free_port(address: str) -> int:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.create_server((address, 0), family=family) as found:
         port: int = found.getsockname()[1]
         return port
 
 
-def task(folder: Path, role: str, port: int, token: str) -> Path:
+def task(folder: Path, role: str, address: str, port: int, token: str) -> Path:
     folder.mkdir()
     fields = {
         "key": f"j/1/{role}/0/1",
         "command": "true",
-        "address": "127.0.0.1",
+        "address": address,
         "ports": [port],
         "env": {remoteshell.TOKEN: token},
     }
@@ -45,28 +50,35 @@ def task(folder: Path, role: str, port: int, token: str) -> Path:
 class Gang:
     """A worker that serves, and a launcher that asks."""
 
-    def __init__(self, agent: Path, place: Path) -> None:
-        self._agent, self._place, self._port = agent, place, free_port()
-        worker = task(place / "worker", "worker", self._port, "secret")
-        self.launcher = task(place / "launcher", "launcher", self._port, "secret")
+    def __init__(self, agent: Path, place: Path, address: str = "127.0.0.1") -> None:
+        self._agent, self._place, self.address, self.port = agent, place, address, free_port(address)
+        worker = task(place / "worker", "worker", address, self.port, "secret")
+        self.launcher = task(place / "launcher", "launcher", address, self.port, "secret")
         self.server = subprocess.Popen([sys.executable, "-I", str(agent), "--serve-shell", str(worker)], cwd=worker)
 
     def command(self, *words: str, launcher: Path | None = None) -> list[str]:
-        return [sys.executable, "-I", str(self._agent), "--shell", str(launcher or self.launcher), "127.0.0.1", *words]
+        return [sys.executable, "-I", str(self._agent), "--shell", str(launcher or self.launcher), self.address, *words]
 
     def run(self, *words: str, launcher: Path | None = None) -> subprocess.CompletedProcess[str]:
         return subprocess.run(self.command(*words, launcher=launcher), capture_output=True, text=True, check=False)
 
     def stranger(self) -> Path:
-        return task(self._place / "stranger", "launcher", self._port, "another secret")
+        return task(self._place / "stranger", "launcher", self.address, self.port, "another secret")
 
 
 @pytest.fixture
 def gang(agent: Path, tmp_path: Path) -> Iterator[Gang]:
-    found = Gang(agent, tmp_path)
-    yield found
-    found.server.kill()
-    found.server.wait()
+    with opened(Gang(agent, tmp_path)) as found:
+        yield found
+
+
+@contextlib.contextmanager
+def opened(gang: Gang) -> Iterator[Gang]:
+    try:
+        yield gang
+    finally:
+        gang.server.kill()
+        gang.server.wait()
 
 
 def test_output_and_exit_status_come_back(gang: Gang) -> None:
@@ -103,6 +115,63 @@ def test_a_command_ends_with_the_launcher(gang: Gang, tmp_path: Path) -> None:
     asking.kill()
     asking.wait()
     until(lambda: not lives(pid))
+
+
+def test_idle_connections_keep_no_launcher_out(gang: Gang) -> None:
+    """The worker may open fewer descriptors than there are connections."""
+    assert gang.run("true").returncode == 0, "it listens"
+    resource.prlimit(gang.server.pid, resource.RLIMIT_NOFILE, (128, 128))
+    with contextlib.ExitStack() as stack:
+        for _ in range(3 * remoteshell.UNPROVED):
+            stack.enter_context(socket.create_connection((gang.address, gang.port)))
+        assert gang.run("echo here").stdout == "here\n"
+    assert gang.server.poll() is None
+
+
+def test_a_slow_stranger_has_one_bound_for_all_its_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remoteshell, "HANDSHAKE_S", 0.5)
+    mine, its = socket.socketpair()
+
+    def drip() -> None:
+        with contextlib.suppress(OSError):
+            for _ in range(36 + 2):  # a proof, a length, and the command `""`
+                its.sendall(b"\0")
+                time.sleep(0.1)
+
+    dripping = threading.Thread(target=drip)
+    with mine, its:
+        dripping.start()
+        with pytest.raises(TimeoutError):
+            remoteshell._hear(mine, b"secret")
+    dripping.join()
+
+
+def test_a_command_runs_where_many_files_are_open(tmp_path: Path) -> None:
+    """A worker that has many connections has descriptors above those that `select` takes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 2048:
+        needs.skip("descriptors", f"the hard limit is {hard}")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
+    try:
+        with contextlib.ExitStack() as stack:
+            for _ in range(1100):
+                stack.enter_context((tmp_path / "file").open("w"))
+            mine, its = socket.socketpair()
+            with mine, its:
+                remoteshell._run(mine, "echo here")
+                mine.shutdown(socket.SHUT_WR)
+                assert b"here\n" in b"".join(iter(lambda: its.recv(65536), b""))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_worker_may_have_an_address_of_ipv6(agent: Path, tmp_path: Path) -> None:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError as error:
+        needs.skip("IPv6", str(error))
+    with opened(Gang(agent, tmp_path, "::1")) as gang:
+        assert gang.run("echo here").stdout == "here\n"
 
 
 def lives(pid: int) -> bool:
