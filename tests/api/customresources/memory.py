@@ -30,6 +30,8 @@ class Cluster:
         self.lost = 0  # so many of the next answers to writes are lost
         self.writes = 0  # of statuses
         self.made = 0  # objects, by the server
+        self.forbidden: set[str] = set()  # namespaces where the server may make none
+        self.refused = 0  # objects that it tried to make there
         self.told: dict[str, dict[str, Any]] = {}  # Events by name
         self._versions = itertools.count(1)
         self._version = 0
@@ -117,6 +119,9 @@ class Cluster:
 
     def _create(self, body: dict[str, Any]) -> transports.Answer:
         meta = body["metadata"]
+        if meta["namespace"] in self.forbidden:
+            self.refused += 1
+            return _answer(403, {"reason": "Forbidden", "message": "oarlockjobs.oarlock.dev is forbidden"})
         if (meta["namespace"], meta["name"]) in self.objects:
             return _answer(409, {"reason": "AlreadyExists", "message": f"{meta['name']} already exists"})
         meta = {"uid": str(uuid.uuid4()), "generation": 1, **meta}

@@ -394,6 +394,42 @@ async def test_a_launch_waits_for_an_api_server_that_does_not_answer(rig: rigs.R
     assert desk.cluster.made == 1
 
 
+async def test_what_is_forbidden_for_one_job_is_not_asked_again_for_each(rig: rigs.Rig) -> None:
+    """A missing right, or a quota: each waiting job would ask the API server again and again."""
+    desk, now = Desk(rig), [0.0]
+    desk.cluster.forbidden = {desk.ann}
+    waiting = [await rig.submit("ann", name=f"train-{number}") for number in range(5)]
+    of_bob = await rig.submit("bob", name="other")
+    async with desk.cluster.client() as api:
+        projection = projecting.Projection(api, desk.site, monotonic=lambda: now[0])
+        for job in waiting:
+            with pytest.raises(errors.Forbidden, match="is forbidden"):
+                await projection.make(job)
+            assert await projection.owner(job) is None, "its pods are made nevertheless"
+        assert desk.cluster.refused == 1
+        assert await projection.make(of_bob) is not None, "another namespace has rights of its own"
+        for _ in range(1000):
+            now[0] += 1.0
+            with contextlib.suppress(errors.Forbidden):
+                await projection.make(waiting[0])
+        assert 5 < desk.cluster.refused < 20
+        desk.cluster.forbidden = set()
+        now[0] += projecting.FORBIDDEN_MOST_S
+        for job in waiting:
+            assert await projection.make(job) is not None
+
+
+async def test_each_namespace_has_its_own_identity_where_that_of_the_cluster_is_not_known(rig: rigs.Rig) -> None:
+    desk = Desk(rig)
+    desk.cluster.namespaces = {desk.ann: "uid-ann", desk.bob: "uid-bob"}
+    async with desk.cluster.client() as api:
+        projection = projecting.Projection(api, desk.site, monotonic=time.monotonic)
+        for who in ("ann", "bob"):
+            made = await projection.make(await rig.submit(who, name=f"of-{who}"))
+            assert made is not None
+            assert (await projection.reference(made)).cluster == f"uid-{who}"
+
+
 def test_a_namespace_of_the_owner_is_the_same_for_every_server() -> None:
     job = jobs.Job(id="j-01ABC", name="train", owner="ann", spec=jobfile.JobSpec(command="true"), created_at=0.0)
     tenants = {"team-z": site.Tenant("ann"), "team-b": site.Tenant("bob"), "team-c": site.Tenant("ann")}

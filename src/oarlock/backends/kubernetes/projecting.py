@@ -11,7 +11,7 @@ object, the cluster's garbage collector removes them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import structlog
@@ -24,8 +24,16 @@ from oarlock.spec import errors, jobs, resources
 PLURAL = "oarlockjobs"
 DISCOVERED_S = 30.0
 """The answer of discovery is kept so long: the definition may be installed later."""
+FORBIDDEN_FIRST_S, FORBIDDEN_MOST_S = 2.0, 120.0
+"""Where a right is missing, or a quota is full, nothing is made in that namespace for so long at first, and at most."""
 
 _log = structlog.get_logger(__name__)
+
+
+class _Forbidden(NamedTuple):
+    error: errors.Forbidden
+    until: float  # monotonic
+    pause_s: float
 
 
 class Projection:
@@ -35,22 +43,33 @@ class Projection:
         self._api = api
         self._site = site
         self._monotonic = monotonic
-        self._cluster: str | None = None
+        self._clusters: dict[str, str] = {}  # the identity of the cluster, by the namespace that was asked for
+        self._forbidden: dict[str, _Forbidden] = {}  # by namespace
         self._defined = False
         self._discovered_at: float | None = None
 
     async def make(self, job: jobs.Job) -> resources.OarlockJob | None:
         """Make the job's object, or find it; None where the cluster has no definition.
 
-        Raises Conflict where an object of another has its name, and what the API server says.
+        Raises Conflict where an object of another has its name, and what the API server says. What it forbids for one
+        job it forbids for all in that namespace, so that it is not asked again at once.
         """
         if not await self._is_defined():
             return None
         body = manifest(job, self._site)
         meta = body["metadata"]
         path = f"{resources.API}/namespaces/{meta['namespace']}/{PLURAL}"
+        before = self._forbidden.get(meta["namespace"])
+        if before is not None and self._monotonic() < before.until:
+            raise errors.Forbidden(before.error.message, hint=before.error.hint)
         try:
-            return await self._api.create(path, body, resources.OarlockJob)
+            made = await self._api.create(path, body, resources.OarlockJob)
+            self._forbidden.pop(meta["namespace"], None)
+            return made
+        except errors.Forbidden as error:
+            pause_s = min(FORBIDDEN_MOST_S, before.pause_s * 2) if before is not None else FORBIDDEN_FIRST_S
+            self._forbidden[meta["namespace"]] = _Forbidden(error, self._monotonic() + pause_s, pause_s)
+            raise
         except errors.Conflict as error:
             if answers.reason(error) != answers.ALREADY_EXISTS:
                 raise
@@ -94,9 +113,9 @@ class Projection:
         return found.cluster == await self._identity(found.namespace)
 
     async def _identity(self, namespace: str) -> str | None:
-        if self._cluster is None:
-            self._cluster = await identity(self._api, namespace)
-        return self._cluster
+        if namespace not in self._clusters and (found := await identity(self._api, namespace)) is not None:
+            self._clusters[namespace] = found
+        return self._clusters.get(namespace)
 
     async def _is_defined(self) -> bool:
         now = self._monotonic()
