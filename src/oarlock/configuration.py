@@ -221,6 +221,7 @@ def _check_cluster(told: Settings) -> None:
     """Refuse settings with which no pod could start or reach the server."""
     cluster = told.kubernetes
     told.node_classes  # noqa: B018  (it is checked when it is read)
+    cluster.check_profiles()
     if cluster.server and not _URL.fullmatch(cluster.server):
         raise errors.InvalidInput(
             f"{cluster.server!r} is not a URL of a server.",

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import fsspec
 import pytest
 from tests import objectstores
 
-from oarlock.data.checkpoints import completing, pruning
+from oarlock.data.checkpoints import checkpoints, completing, pruning
 from oarlock.data.transfers import places
 from oarlock.spec import errors
 
@@ -98,3 +100,19 @@ def test_a_task_that_has_gone_on_to_a_newer_one_ends_the_wait_soon(here: Path, b
     with pytest.raises(errors.Conflict, match="did not become whole"):
         complete(here, bucket, clock)
     assert clock.now_s == pytest.approx(completing.SETTLE_S, abs=3)
+
+
+def test_a_store_without_versions_is_not_read_at_each_look(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The object of an earlier try has the right size, and may have gigabytes."""
+    system, root = fsspec.filesystem("memory"), f"/{uuid.uuid4().hex}"
+    for name, content in (("manifest.json", (here / "manifest.json").read_bytes()), ("rank-1.pt", b"of an before")):
+        system.pipe_file(f"{root}/{NAME}/{name}", content)
+    read: list[str] = []
+    really = pruning.digest
+    monkeypatch.setattr(pruning, "digest", lambda system, path: (read.append(path), really(system, path))[1])
+    waiting = completing.Waiting(system, root, NAME, checkpoints.read(here))
+    del waiting.missing["rank-0.pt"]
+    assert not any(waiting.over() for _ in range(100))
+    assert 1 < len(read) < 10
+    system.pipe_file(f"{root}/{NAME}/rank-1.pt", SHARDS["rank-1.pt"])
+    assert any(waiting.over() for _ in range(completing.LOOKS_OF_A_VERSION)), "the right one is found in time"

@@ -216,7 +216,7 @@ class KubernetesBackend:
         there = {one.key: pod for one in wanted if (pod := self._own.by_key.get(one.key)) is not None}
         new = [one for one in wanted if one.key not in there]
         until = self._monotonic() + steering.BOUND_S
-        steered = bool(await self._claims.unbound(new)) or self._site.mode is Mode.STEER
+        steered = bool(await self._claims.local(new)) or self._site.mode is Mode.STEER
         manifests = rendering.gang(new, self._site, steered=steered)
         nodes = {one.key: one.holding.node for one in wanted}
         try:

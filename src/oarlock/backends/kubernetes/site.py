@@ -23,6 +23,7 @@ pool = "research"
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection
 from enum import StrEnum
 from pathlib import Path
 
@@ -34,6 +35,10 @@ from oarlock.spec.input import quantities
 
 DOMAINS = {"zone": "topology.kubernetes.io/zone", "nvlink": "nvidia.com/gpu.clique"}
 NVIDIA = "nvidia.com/gpu"
+FOLDER = "/oarlock"
+"""The folder in which pods have what the server brings."""
+OWN = "oarlock.dev/"
+"""Begins the labels and annotations of the server."""
 
 
 MAX_NODES = 10_000
@@ -90,19 +95,53 @@ class NodeClass(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
 
 class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Additions to the pods of all jobs, or of those in some pools. No job file can name, change or leave out one.
+    """Additions to the pods of all jobs, or of those in some pools or of some users. No job file can name or change
+    one. A user may choose the pool of a job, and not its owner.
 
     `env` are variables of the task's container, as if its image set them: the job's own win. `groups` are numbers of
     further groups of all processes, as the files of a volume may need.
     """
 
-    pools: tuple[str, ...] = ()  # empty: all
+    pools: tuple[str, ...] = ()  # leaves, which have jobs; empty: all
+    users: tuple[str, ...] = ()  # owners of jobs; empty: all
     annotations: dict[str, str] = {}
     env: dict[str, str] = {}
     volumes: tuple[jobfile.Volume, ...] = ()
     runtime_class: str = ""
     priority_class: str = ""
     groups: tuple[int, ...] = ()
+
+    def check(self, name: str, claim: str, taken: Collection[str]) -> None:
+        """Raise InvalidInput for an addition with which no pod would start. `claim` is that of the checkpoints, and
+        `taken` has the folders that are Oarlock's own.
+        """
+        path = f"kubernetes.profiles.{name}"
+        for annotation in self.annotations:
+            if annotation.startswith(OWN):
+                raise errors.InvalidInput(
+                    f"The annotation {annotation} is one of Oarlock's own.",
+                    path=f"{path}.annotations",
+                    hint=f"Name it otherwise: those with {OWN} are the server's.",
+                )
+        for number, volume in enumerate(self.volumes):
+            at = f"{path}.volumes[{number}]"
+            if claim and volume.claim == claim:
+                raise errors.InvalidInput(
+                    f"The claim {claim} has the checkpoints of all jobs.",
+                    path=f"{at}.claim",
+                    hint="Leave it out: each job sees its own checkpoints.",
+                )
+            if not volume.mount.startswith("/") or any(is_below(volume.mount, folder) for folder in taken):
+                raise errors.InvalidInput(
+                    f"Nothing can be mounted at {volume.mount}.",
+                    path=f"{at}.mount",
+                    hint=f"Name an absolute path that is not below {' or '.join(taken)}.",
+                )
+
+
+def is_below(path: str, folder: str) -> bool:
+    """Return whether the path is the folder or below it."""
+    return f"{path.rstrip('/')}/".startswith(f"{folder.rstrip('/')}/")
 
 
 class Mode(StrEnum):
@@ -153,9 +192,31 @@ class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     user_id: int = 10_001  # of the processes in pods, and their group
     profiles: dict[str, Profile] = {}
 
-    def profiles_of(self, pool: str) -> list[Profile]:
-        """Return the profiles of a job in this pool, by name: a later one wins."""
-        return [one for _, one in sorted(self.profiles.items()) if not one.pools or pool in one.pools]
+    def profiles_of(self, pool: str, owner: str) -> list[Profile]:
+        """Return the profiles of a job of this owner in this pool, by name: a later one wins."""
+        named = [one for _, one in sorted(self.profiles.items()) if not one.pools or pool in one.pools]
+        return [one for one in named if not one.users or owner in one.users]
+
+    def check_profiles(self) -> None:
+        """Raise InvalidInput for a profile with which no pod would start, and for two volumes at one place."""
+        mounted: dict[str, str] = {}
+        for name, one in sorted(self.profiles.items()):
+            one.check(name, self.checkpoint_claim, (FOLDER, self.checkpoint_path))
+            for volume in one.volumes:
+                other = mounted.setdefault(volume.mount.rstrip("/"), name)
+                if other == name or not self._meet(self.profiles[other], one):
+                    continue
+                raise errors.InvalidInput(
+                    f"The profiles {other} and {name} mount volumes at the same place, {volume.mount}.",
+                    path=f"kubernetes.profiles.{name}.volumes",
+                    hint="Mount one of them elsewhere.",
+                )
+
+    def _meet(self, one: Profile, other: Profile) -> bool:
+        """Return whether some job may have both profiles."""
+        pools = not one.pools or not other.pools or bool(set(one.pools) & set(other.pools))
+        users = not one.users or not other.users or bool(set(one.users) & set(other.users))
+        return pools and users
 
     def profile_mounts(self) -> list[tuple[str, str]]:
         """Return the places where profiles mount volumes, each with its pool; `*` is every pool."""

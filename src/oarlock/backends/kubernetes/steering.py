@@ -1,11 +1,15 @@
 """Mode `steer`: the stock scheduler binds the pods of a gang, each to the node of the plan by a node affinity.
 
-    all claims bound, mode `bind`    made with `schedulerName: oarlock`, and bound by us
-    else                             made for the stock scheduler, which also chooses the volume of an unbound claim
+    mode `bind`, all claims are on every node    made with `schedulerName: oarlock`, and bound by us
+    else                                         made for the stock scheduler, which also chooses the volume of a claim
 
 A volume of a class with `WaitForFirstConsumer` is made once a scheduler has placed its first pod: bound by us, that pod
-would wait for ever. A gang that is not bound as a whole soon enough fails, with the scheduler's own reason, and its
-pods are removed. An annotation of each pod names its scheduler, for a server that finds the pods of another.
+would wait for ever. A volume that some nodes alone can mount (a local disk, a disk of one zone) has been made for one
+node: bound by us to another one, its pod would wait, too, and the stock scheduler refuses at once. A claim that many
+nodes may write to (`ReadWriteMany`) counts as being on every node.
+
+A gang that is not bound as a whole soon enough fails, with the scheduler's own reason, and its pods are removed. An
+annotation of each pod names its scheduler, for a server that finds the pods of another.
 """
 
 from __future__ import annotations
@@ -25,7 +29,8 @@ BOUND_S = 25.0
 """The time from the beginning of a launch until its last pod is bound. The launch itself has 30 s."""
 LOOK_S = 0.1
 KNOWN_S = 60.0
-"""A claim that was bound is not asked for again so soon."""
+"""A claim that was on every node is not asked for again so soon."""
+EVERYWHERE = "ReadWriteMany"
 
 _log = structlog.get_logger(__name__)
 
@@ -37,18 +42,21 @@ class Claims:
         self._api = api
         self._site = site
         self._monotonic = monotonic
-        self._bound: dict[str, float] = {}  # until when a claim counts as bound
+        self._everywhere: dict[str, float] = {}  # until when a claim counts as being on every node
 
-    async def unbound(self, launches: Sequence[backends.TaskLaunch]) -> list[str]:
-        """Return the claims of these tasks without a volume yet. Raises Unavailable for one that is not there."""
+    async def local(self, launches: Sequence[backends.TaskLaunch]) -> list[str]:
+        """Return the claims of these tasks that may not be on every node.
+
+        Raises Unavailable for one that is not there.
+        """
         named = {volume.claim for one in launches for volume in rendering.volumes(one, self._site)}
         if launches and self._site.checkpoint_claim:
             named.add(self._site.checkpoint_claim)
-        return [name for name in sorted(named) if not await self._is_bound(name)]
+        return [name for name in sorted(named) if not await self._is_everywhere(name)]
 
-    async def _is_bound(self, name: str) -> bool:
+    async def _is_everywhere(self, name: str) -> bool:
         now = self._monotonic()
-        if self._bound.get(name, 0.0) > now:
+        if self._everywhere.get(name, 0.0) > now:
             return True
         namespace = self._site.namespace
         try:
@@ -62,9 +70,10 @@ class Claims:
         except errors.Forbidden as error:  # the rights of an older installation
             _log.warning("kubernetes.claim_unknown", claim=name, why=str(error))
             return True
-        if claim.status.phase == "Bound":
-            self._bound[name] = now + KNOWN_S
-        return claim.status.phase == "Bound"
+        everywhere = claim.status.phase == "Bound" and EVERYWHERE in claim.spec.access_modes
+        if everywhere:
+            self._everywhere[name] = now + KNOWN_S
+        return everywhere
 
 
 async def until_bound(

@@ -150,10 +150,15 @@ class VolumeClaimStatus(Part, frozen=True):
     phase: str = ""
 
 
+class VolumeClaimSpec(Part, frozen=True):
+    access_modes: tuple[str, ...] = ()
+
+
 class VolumeClaim(Part, frozen=True):
     """A claim of a volume (PersistentVolumeClaim)."""
 
     metadata: Meta = Meta()
+    spec: VolumeClaimSpec = VolumeClaimSpec()
     status: VolumeClaimStatus = VolumeClaimStatus()
 
 

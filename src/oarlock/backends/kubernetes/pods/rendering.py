@@ -82,7 +82,7 @@ def pod(one: backends.TaskLaunch, site: Site, secret: str, *, steered: bool = Fa
 
     `steered` lets the stock scheduler bind it, to the node of the plan.
     """
-    key, profiles = one.key, site.profiles_of(one.container.pool)
+    key, profiles = one.key, _profiles(one, site)
     bound_by = {labels.BOUND_BY: site.scheduler} if steered else {}
     return {
         "apiVersion": "v1",
@@ -318,15 +318,19 @@ def _task(one: backends.TaskLaunch, site: Site) -> Manifest:
     }
 
 
+def _profiles(one: backends.TaskLaunch, site: Site) -> list[Profile]:
+    return site.profiles_of(one.container.pool, one.container.owner)
+
+
 def _variables(one: backends.TaskLaunch, site: Site) -> dict[str, str]:
     """Return the variables that profiles add; those of the agent stay as they are."""
-    given = {name: value for profile in site.profiles_of(one.container.pool) for name, value in profile.env.items()}
+    given = {name: value for profile in _profiles(one, site) for name, value in profile.env.items()}
     return {name: value for name, value in given.items() if name not in {"HOME", ADDRESS_VARIABLE}}
 
 
 def volumes(one: backends.TaskLaunch, site: Site) -> list[jobfile.Volume]:
     """Return the claims that the pod mounts, by the job file and by the profiles."""
-    added = [volume for profile in site.profiles_of(one.container.pool) for volume in profile.volumes]
+    added = [volume for profile in _profiles(one, site) for volume in profile.volumes]
     return [*one.container.volumes, *added]
 
 
