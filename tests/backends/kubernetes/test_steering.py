@@ -208,6 +208,48 @@ async def provision(rig: SteeredRig, claim: str, kind: str) -> str:
     return node
 
 
+async def test_a_volume_of_one_node_is_mounted_there_alone(
+    binding: SteeredRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk of one node or zone: bound by us to another node, the pod would wait for it until its time is over."""
+    monkeypatch.setattr(steering, "BOUND_S", 3.0)
+    await disk(binding, "disk", "n1")
+    volumes = (jobfile.Volume(claim="disk", mount="/disk"),)
+    with pytest.raises(errors.Unavailable, match="volume node affinity conflict"):
+        await binding.backend.launch([binding.launch_of(key(), cluster.Play(), node="n2", volumes=volumes)])
+    await binding.nothing_is_left()
+    monkeypatch.setattr(steering, "BOUND_S", 100.0)
+    await binding.backend.launch([binding.launch_of(key(), cluster.Play(), node="n1", volumes=volumes)])
+    assert (await binding.pod())["spec"]["nodeName"] == binding.cluster.node("n1")
+
+
+async def disk(rig: SteeredRig, claim: str, node: str) -> None:
+    """Make a claim that has a volume of this node already."""
+    api, path = rig.cluster.api, f"{rig.cluster.path('persistentvolumeclaims')}/{claim}"
+    there, volume = {"example.com/host": rig.cluster.node(node)}, f"{rig.cluster.namespace}-{claim}"
+    await api.patch(f"/api/v1/nodes/{rig.cluster.node(node)}", {"metadata": {"labels": there}}, objects.Bare)
+    await rig.cluster.claim(claim, accessModes=["ReadWriteOnce"], volumeName=volume, storageClassName="disks")
+    uid = (await api.get(path, objects.Bare)).metadata.uid
+    term = {"key": "example.com/host", "operator": "In", "values": list(there.values())}
+    spec = {
+        "accessModes": ["ReadWriteOnce"],
+        "capacity": {"storage": "1Gi"},
+        "storageClassName": "disks",
+        "hostPath": {"path": "/none"},
+        "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [term]}]}},
+        "claimRef": {
+            "kind": "PersistentVolumeClaim",
+            "apiVersion": "v1",
+            "namespace": rig.cluster.namespace,
+            "name": claim,
+            "uid": uid,
+        },
+    }
+    await api.create("/api/v1/persistentvolumes", {"metadata": {"name": volume}, "spec": spec}, objects.Bare)
+    done = {"pv.kubernetes.io/bind-completed": "yes", "pv.kubernetes.io/bound-by-controller": "yes"}
+    await api.patch(path, {"metadata": {"annotations": done}}, objects.Bare)
+
+
 async def test_a_claim_that_is_not_there_fails_the_launch_at_once(binding: SteeredRig) -> None:
     volumes = (jobfile.Volume(claim="absent", mount="/data"),)
     with pytest.raises(errors.Unavailable, match=f"no claim absent in the namespace {binding.cluster.namespace}"):
