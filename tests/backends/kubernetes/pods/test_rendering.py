@@ -11,12 +11,14 @@ import json
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 import yaml
 from tests.backends.kubernetes.testcluster import apiserver, restricted
 
+from oarlock import configuration
 from oarlock.backends import backends
 from oarlock.backends.kubernetes import clusterstate, reaching, site
 from oarlock.backends.kubernetes.apiserver import client, objects
@@ -204,8 +206,58 @@ def test_a_profile_is_read_from_the_settings() -> None:
     groups = [2000]
     """
     told = msgspec.toml.decode(text, type=site.Site)
-    assert [one.groups for one in told.profiles_of("research")] == [(2000,)]
-    assert told.profiles_of("default") == []
+    assert [one.groups for one in told.profiles_of("research", "ann")] == [(2000,)]
+    assert told.profiles_of("default", "ann") == []
+
+
+def test_a_profile_of_some_users_is_not_had_by_the_choice_of_a_pool() -> None:
+    """A user may submit to any pool."""
+    profile = site.Profile(pools=("research",), users=("ann",), groups=(2000,), priority_class="training")
+    profiled = msgspec.structs.replace(SITE, profiles={"fast": profile})
+    for owner, has in (("ann", True), ("bob", False)):
+        container = backends.Container(pool="research", owner=owner)
+        spec = rendering.pod(launch(container=container), profiled, "s")["spec"]
+        assert ("priorityClassName" in spec) == has
+        assert ("supplementalGroups" in spec["securityContext"]) == has
+
+
+def at(mount: str, claim: str = "scratch", **more: Any) -> site.Profile:
+    return site.Profile(volumes=(jobfile.Volume(claim=claim, mount=mount),), **more)
+
+
+UNUSABLE = {
+    "a folder of the server's": ({"a": at("/oarlock/runtime")}, "kubernetes.profiles.a.volumes[0].mount"),
+    "the folder of all of them": ({"a": at("/oarlock/")}, "kubernetes.profiles.a.volumes[0].mount"),
+    "the folder of the checkpoints": ({"a": at("/kept/mine")}, "kubernetes.profiles.a.volumes[0].mount"),
+    "a place in the working directory": ({"a": at("scratch")}, "kubernetes.profiles.a.volumes[0].mount"),
+    "the claim of the checkpoints": ({"a": at("/x", "kept")}, "kubernetes.profiles.a.volumes[0].claim"),
+    "the server's annotation": (
+        {"a": site.Profile(annotations={"oarlock.dev/bound-by": "x"})},
+        "kubernetes.profiles.a.annotations",
+    ),
+    "two volumes in one pod": ({"a": at("/x"), "b": at("/x/", pools=("p",))}, "kubernetes.profiles.b.volumes"),
+}
+
+
+@pytest.mark.parametrize(("profiles", "path"), UNUSABLE.values(), ids=list(UNUSABLE))
+def test_a_profile_with_which_no_pod_would_start_is_refused_by_the_server(
+    tmp_path: Path, profiles: dict[str, site.Profile], path: str
+) -> None:
+    told = site.Site(checkpoint_claim="kept", checkpoint_path="/kept", profiles=profiles)
+    with pytest.raises(errors.InvalidInput) as caught:
+        configuration._check(configuration.Settings(home=tmp_path, backend="kubernetes", kubernetes=told))
+    assert caught.value.path == path
+
+
+def test_profiles_of_different_jobs_may_mount_at_one_place() -> None:
+    apart = {
+        "a": at("/x", pools=("p",)),
+        "b": at("/x", pools=("q",)),
+        "c": at("/oarlocked"),
+        "d": at("/y", users=("ann",)),
+        "e": at("/y", users=("bob",)),
+    }
+    site.Site(profiles=apart).check_profiles()
 
 
 def test_without_a_claim_the_environment_ends_with_the_pod() -> None:
