@@ -38,7 +38,7 @@ def log() -> list[table.Row]:
     count = RANKS * LINES
     with stage.server() as server, stage.browser() as browser, browser.context(server) as context:
         (server.work / "talk.py").write_text(TALKING)
-        flags = ("--workers", str(RANKS), "--framework", "none", "--cpus", "0.1")
+        flags = ("--workers", str(RANKS), "--framework", "plain", "--cpus", "0.1")
         server.run("run", "--detach", "--name", "talks", *flags, "--", "python", "talk.py", cwd=server.work)
         server.wait_for("talks")
         visit = stage.Visit(context.new_page())

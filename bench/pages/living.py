@@ -203,7 +203,7 @@ class _Played:
         self._path = path
         self._news = asyncio.Event()
         self._topics: set[str] = set()
-        self._seen = 0
+        self._seen = self._told = 0
         self._tag = ""
         self._updates: list[tuple[float, float]] = []  # when each was asked for, and when it was there
         self.fetched = self.same = 0
@@ -240,6 +240,7 @@ class _Played:
         shown = self._topics & {*told.get("topics", ())}
         if told["seq"] != self._seen if kind == "open" else told["seq"] > self._seen:
             if kind == "open" or told["after"] > self._seen or shown:
+                self._told = told["seq"]
                 self._news.set()
             else:
                 self._seen = told["seq"]
@@ -249,7 +250,8 @@ class _Played:
             await self._news.wait()
             self._news.clear()
             asked = time.perf_counter()
-            answer = await self._client.get(self._path, headers={"Oarlock-Fragment": "1", "If-None-Match": self._tag})
+            headers = {"Oarlock-Fragment": "1", "If-None-Match": self._tag, "Oarlock-Seq": str(self._told)}
+            answer = await self._client.get(self._path, headers=headers)
             if answer.status_code != 304:
                 answer.raise_for_status()
             self._tag = answer.headers["etag"]

@@ -14,7 +14,7 @@ import pytest
 from tests.web import browsers
 
 from oarlock.spec import events, phases
-from oarlock.web import feeds, topics
+from oarlock.web import application, feeds, fragments, routing, templating, topics, visits
 
 FRAGMENT = {"Oarlock-Fragment": "1"}
 KINDS = sorted({one.__struct_config__.tag for one in events.AnyEvent.__args__} | {"submitted", "phase", "removed"})
@@ -52,6 +52,21 @@ def test_the_table_of_kinds_has_no_kind_that_no_event_has() -> None:
 
 def test_a_message_is_bounded() -> None:
     assert topics.of([line("projected", f"j-{number}") for number in range(topics.MOST + 1)]) == {topics.EVERYTHING}
+
+
+@pytest.fixture
+def made(rig: browsers.WebRig, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The users for whom an update was made, in the order of their beginnings. It is shared for as long as it takes."""
+    found: list[str] = []
+    make = rig.app._made
+
+    async def counted(visit: visits.Visit, page: routing.Page) -> object:
+        found.append(visit.server.user)
+        return await make(visit, page)
+
+    monkeypatch.setattr(rig.app, "_made", counted)
+    monkeypatch.setattr(fragments, "KEPT_S", 240.0)
+    return found
 
 
 class Silent:
@@ -178,3 +193,67 @@ async def test_a_live_page_names_its_topics_and_its_last_event(rig: browsers.Web
         assert tag is not None
         assert f'data-seq="{seq}"' in tag[0]
         assert re.search(r'data-topics="[a-z]', tag[0])
+
+
+def test_every_page_that_lives_is_told_so() -> None:
+    """Without the last event in its updates a page would take each message for a gap."""
+    living = {file.name for file in templating.FOLDER.rglob("*.html") if "data-live" in file.read_text()}
+    assert len(living) == len([page for page in application.PAGES if page.live])
+
+
+async def test_equal_readers_share_an_update_and_others_do_not(rig: browsers.WebRig, made: list[str]) -> None:
+    await rig.submit("ann", name="mine")
+    seq = await rig.store.read(lambda view: view.last_seq())
+    told = FRAGMENT | {"Oarlock-Seq": str(seq)}
+    async with rig.browser("ann") as ann, rig.browser("ann") as again, rig.browser("bob") as bob:
+        answers = await asyncio.gather(*(one.get("/jobs", headers=told) for one in (ann, again, ann, bob)))
+    assert sorted(made) == ["ann", "bob"]
+    assert [("mine" in one.text, one.headers["oarlock-seq"]) for one in answers[:3]] == [(True, str(seq))] * 3
+    assert "mine" not in answers[3].text
+
+
+async def test_an_update_is_not_shared_with_a_page_that_was_told_of_a_later_event(
+    rig: browsers.WebRig, made: list[str]
+) -> None:
+    async with rig.browser("ann") as browser:
+        for name in ("one", "two", "three"):
+            await rig.submit("ann", name=name)
+            seq = await rig.store.read(lambda view: view.last_seq())
+            answer = await browser.get("/jobs", headers=FRAGMENT | {"Oarlock-Seq": str(seq)})
+            assert name in answer.text
+            nonsense = await browser.get("/jobs", headers=FRAGMENT | {"Oarlock-Seq": "9" * 40})
+            assert name in nonsense.text
+    assert made.count("ann") >= 3
+
+
+async def test_administrators_share_lists_but_no_page_of_a_named_job(rig: browsers.WebRig, made: list[str]) -> None:
+    async with rig.as_user("root") as http:
+        await http.post("/api/v1/users", json={"name": "zoe", "right": "admin"})
+        rig.tokens["zoe"] = (await http.post("/api/v1/users/zoe/tokens", json={})).json()["token"]
+    job = await rig.launch(await rig.submit("zoe", name="same"))
+    await rig.launch(await rig.submit("root", name="same"))
+    seq = str(await rig.store.read(lambda view: view.last_seq()))
+    async with rig.browser("root") as root, rig.browser("zoe") as zoe:
+        for path in ("/jobs", "/jobs/same"):
+            answers = [await one.get(path, headers=FRAGMENT | {"Oarlock-Seq": seq}) for one in (root, zoe)]
+        assert (job.id in answers[0].text, job.id in answers[1].text) == (False, True)
+    assert made == ["root", "root", "zoe"]
+
+
+async def test_a_failing_update_is_not_shared(rig: browsers.WebRig) -> None:
+    async with rig.browser("ann") as browser:
+        answers = await asyncio.gather(*(browser.get("/jobs/none", headers=FRAGMENT) for _ in range(3)))
+        assert [one.status_code for one in answers] == [404] * 3
+        job = await rig.submit("ann", name="none")
+        assert job.id in (await browser.get("/jobs/none", headers=FRAGMENT)).text
+
+
+async def test_the_form_to_run_a_job_again_is_not_shared(rig: browsers.WebRig) -> None:
+    job = await rig.launch(await rig.submit("ann", name="over"))
+    await rig.end(job.id)
+    seq = str(await rig.store.read(lambda view: view.last_seq()))
+    async with rig.browser("ann") as browser:
+        told = FRAGMENT | {"Oarlock-Seq": seq}
+        pages = await asyncio.gather(*(browser.get(f"/jobs/{job.id}", headers=told) for _ in range(2)))
+        keys = [re.findall(r'name="key" value="([^"]+)"', one.text) for one in pages]
+    assert len({key for (key,) in keys}) == 2, "two tabs make two jobs"

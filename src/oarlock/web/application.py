@@ -89,6 +89,7 @@ class Pages:
         self._busy: set[str] = set()
         self._turns = turns.Turns()
         self._feeds = feeds.Feeds()
+        self._updates = fragments.Updates()
 
     async def __call__(self, scope: types.Scope, receive: types.Receive, send: types.Send) -> None:
         if self._settings.of_api(scope):
@@ -116,10 +117,11 @@ class Pages:
             if not page.open:
                 await visit.admit()
                 visit.demand(page.right)
+            if visit.fragment and page.live:
+                return await self._updates.find(visit, lambda: self._made(visit, page))
             answer = await page.handler(visit)
             closing = not isinstance(answer, responses.StreamingResponse)  # its generator closes the visit
-            response = await self._response(visit, answer, page)
-            return fragments.marked(response, visit) if visit.fragment and visit.admitted else response
+            return await self._response(visit, answer, page)
         except errors.Unauthenticated as error:
             return await self._unauthenticated(visit, error, script=script)
         except errors.OarlockError as error:
@@ -146,6 +148,12 @@ class Pages:
         if found:
             raise errors.MethodNotAllowed(f"This page does not take {visit.method[:20]}.", hint="Open it as a link.")
         raise errors.NotFound("There is no such page.", hint="Start from the home page.")
+
+    async def _made(self, visit: visits.Visit, page: table.Page) -> tuple[responses.Response, bool]:
+        """Return the answer of a live page, and whether equal readers may share it."""
+        answer = await page.handler(visit)
+        shared = isinstance(answer, table.Filled) and not answer.once
+        return await self._response(visit, answer, page), shared
 
     async def _response(
         self, visit: visits.Visit, answer: table.Filled | responses.Response, page: table.Page | None

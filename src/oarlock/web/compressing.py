@@ -20,20 +20,26 @@ LEVEL = 5
 def compress(response: responses.Response, asked: Mapping[bytes, bytes]) -> None:
     """Compress the body in place, if the browser takes it and it is worth it."""
     body = getattr(response, "body", b"")
-    if isinstance(response, responses.StreamingResponse) or len(body) < LEAST_BYTES or not _taken(asked):
+    if isinstance(response, responses.StreamingResponse) or len(body) < LEAST_BYTES:
+        return
+    if "content-encoding" in response.headers or not taken(asked.get(b"accept-encoding", b"").decode("latin-1")):
         return
     stored = "vary" in response.headers
-    response.body = _kept(bytes(body)) if stored else gzip.compress(body, LEVEL)
+    response.body = _kept(bytes(body)) if stored else packed(body)
     response.headers["content-encoding"] = "gzip"
     response.headers["content-length"] = str(len(response.body))
 
 
-def _taken(asked: Mapping[bytes, bytes]) -> bool:
-    """Return whether the browser takes gzip, which `gzip;q=0` refuses."""
-    for one in asked.get(b"accept-encoding", b"").lower().split(b","):
-        name, _, weight = one.replace(b" ", b"").partition(b";q=")
-        if name == b"gzip":
-            return not weight or weight.strip(b"0.") != b""
+def packed(content: bytes) -> bytes:
+    return gzip.compress(content, LEVEL)
+
+
+def taken(accepted: str) -> bool:
+    """Return whether the browser takes gzip, by its header Accept-Encoding: `gzip;q=0` refuses it."""
+    for one in accepted.lower().split(","):
+        name, _, weight = one.replace(" ", "").partition(";q=")
+        if name == "gzip":
+            return not weight or weight.strip("0.") != ""
     return False
 
 

@@ -1,27 +1,110 @@
-"""Answers to an open page that fetches its content again: nothing but 304 where the content has stayed the same.
+"""Updates: the answers to open pages that fetch their content again.
 
-The page sends the mark of the content that it has. The mark is a digest of the content itself, so it cannot be out of
-date. `Oarlock-Seq` is the last event that the content has.
+An update is nothing but 304 where the content has stayed the same: the page sends the mark of the content that it has,
+and the mark is a digest of the content, so it cannot be out of date. `Oarlock-Seq` is the last event that the content
+has; in a request it is the last one that the page was told of.
+
+Equal readers share an update. Pages of one user do, and pages of all administrators where the address
+names no job. An update is shared only with requests for events that it has: it was begun after they were committed.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+import time
+from collections.abc import Awaitable, Callable
 
+import msgspec
 from starlette import responses
 
-from oarlock.web import visits
+from oarlock.spec.access import users
+from oarlock.web import compressing, visits
 
 SEQ = "oarlock-seq"
+KEPT_S = 0.5
+"""Seconds for which an update is shared: facts that no event tells, such as a job's progress, are at most so old."""
+_DIGITS = 16
+
+Key = tuple[str, str]
+Making = Callable[[], Awaitable[tuple[responses.Response, bool]]]
 
 
-def marked(response: responses.Response, visit: visits.Visit) -> responses.Response:
-    """Return the answer with its mark, without its body if the page has that content."""
-    if response.status_code != 200 or isinstance(response, responses.StreamingResponse):
-        return response
-    mark = f'"{hashlib.blake2b(response.body, digest_size=12).hexdigest()}"'
-    headers = {"etag": mark, SEQ: str(visit.server.seq)}
-    if visit.headers.get("if-none-match") == mark:
-        return responses.Response(status_code=304, headers=headers)
-    response.headers.update(headers)
-    return response
+class Update(msgspec.Struct, frozen=True):
+    """A content, plain and compressed, with its mark and its last event."""
+
+    content: bytes
+    packed: bytes
+    mark: str
+    seq: int
+
+    def answer(self, visit: visits.Visit) -> responses.Response:
+        """Return the answer to one page, without a body if the page has this content."""
+        headers = {"etag": self.mark, SEQ: str(self.seq)}
+        if visit.headers.get("if-none-match") == self.mark:
+            return responses.Response(status_code=304, headers=headers)
+        packed = compressing.taken(visit.headers.get("accept-encoding", ""))
+        if packed:
+            headers["content-encoding"] = "gzip"
+        return responses.HTMLResponse(self.packed if packed else self.content, headers=headers)
+
+
+class _Making:
+    def __init__(self, seq: int) -> None:
+        self.seq = seq
+        self.began = time.monotonic()
+        self.update: asyncio.Future[Update] = asyncio.get_running_loop().create_future()
+
+
+class Updates:
+    """The updates of the last moment, which equal readers share."""
+
+    def __init__(self) -> None:
+        self._making: dict[Key, _Making] = {}
+
+    async def find(self, visit: visits.Visit, make: Making) -> responses.Response:
+        """Return the answer to an open page: a shared update, or a new one. `make` tells whether it may be shared."""
+        key = _readers(visit), visit.address
+        making = self._making.get(key)
+        if making is not None and making.seq >= _wanted(visit) and time.monotonic() - making.began < KEPT_S:
+            await asyncio.wait((making.update,))
+            if not making.update.cancelled():
+                return making.update.result().answer(visit)
+        self._forget()
+        making = self._making[key] = _Making(visit.server.seq)
+        try:
+            response, shared = await make()
+            if response.status_code != 200:
+                return response
+            update = await asyncio.to_thread(_update, bytes(response.body), making.seq)
+            if shared:
+                making.update.set_result(update)
+            return update.answer(visit)
+        finally:
+            if not making.update.done():
+                making.update.cancel()  # the others that wait make their own
+                if self._making.get(key) is making:
+                    del self._making[key]
+
+    def _forget(self) -> None:
+        now = time.monotonic()
+        for key in [key for key, one in self._making.items() if one.update.done() and now - one.began >= KEPT_S]:
+            del self._making[key]
+
+
+def _update(content: bytes, seq: int) -> Update:
+    mark = f'"{hashlib.blake2b(content, digest_size=12).hexdigest()}"'
+    return Update(content, compressing.packed(content), mark, seq)
+
+
+def _readers(visit: visits.Visit) -> str:
+    """Return a name for all equal readers of this address. A job's name is another job's for another user."""
+    if visit.server.right is users.Right.ADMIN and not visit.parameters:
+        return "administrators"
+    return f"user {visit.server.right} {visit.server.user}"
+
+
+def _wanted(visit: visits.Visit) -> int:
+    """Return the last event that the page was told of; without one, the last event of all."""
+    told = visit.headers.get(SEQ, "")
+    return int(told) if told.isascii() and told.isdigit() and len(told) < _DIGITS else visit.server.seq

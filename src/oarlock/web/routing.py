@@ -19,12 +19,13 @@ _KEPT = "%/?#[]@!$&'()*+,;=:~"  # the signs that an address may contain
 
 
 class Filled(msgspec.Struct, frozen=True, kw_only=True):
-    """A template with its facts."""
+    """A template with its facts. `once`: it has a number that is taken once, and is made for each reader anew."""
 
     template: str
     facts: dict[str, Any] = {}
     status: int = 200
     headers: tuple[tuple[str, str], ...] = ()
+    once: bool = False
 
 
 Handler = Callable[[visits.Visit], Awaitable[Filled | responses.Response]]
@@ -34,7 +35,8 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     """A page or an action. `key` is the letter that opens it after `g`; only pages with one stand in the menu.
 
     An `open` page needs no session. A `stream` is refused to other sites although it changes nothing. A script alone
-    calls an action with `script`, and gets its failures as JSON.
+    calls an action with `script`, and gets its failures as JSON. A `live` page fetches itself again, and shows nothing
+    but what its address and its user's rights determine: equal readers share its updates (`fragments`).
     """
 
     path: str
@@ -45,6 +47,7 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     open: bool = False
     stream: bool = False
     script: bool = False
+    live: bool = False
     key: str = ""
 
 

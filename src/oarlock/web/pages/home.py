@@ -171,4 +171,4 @@ def _against(above: float) -> str:
     return f"{amounts.number(abs(above))} {'above' if above > 0 else 'below'}"
 
 
-PAGES: tuple[routing.Page, ...] = (routing.Page(path="/", title="Home", handler=show, key="h"),)
+PAGES: tuple[routing.Page, ...] = (routing.Page(path="/", title="Home", handler=show, key="h", live=True),)

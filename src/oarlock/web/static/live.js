@@ -17,6 +17,7 @@
   let seen = Number(main.dataset.seq || 0); // the last event that the content has
   let heard = 0; // of the page that holds the stream: the last event that it was told of
   let tag = ""; // of the content
+  let told = 0; // the last event that this page was told of, until it has it
   let currentAt = Date.now();
   let beganAt = 0; // of the last fetch
   let fetchedAt = Date.now();
@@ -74,7 +75,7 @@
   };
 
   const ask = async () => {
-    const headers = { "Oarlock-Fragment": "1", ...(tag && { "If-None-Match": tag }) };
+    const headers = { "Oarlock-Fragment": "1", ...(tag && { "If-None-Match": tag }), ...(told && { "Oarlock-Seq": told }) };
     const answer = await fetch(address(), { headers, redirect: "error" });
     if (answer.status === 401) {
       over = true;
@@ -92,6 +93,7 @@
     }
     dirty = false;
     fetching = true;
+    const wanted = told;
     let failed = false;
     beganAt = Date.now();
     try {
@@ -103,6 +105,7 @@
         tag = answer.ok ? answer.headers.get("ETag") || "" : "";
       }
       seen = Number(answer.headers.get("Oarlock-Seq") || seen);
+      if (told === wanted) told = 0;
       fetchedAt = currentAt = Date.now();
       tell("");
     } catch {
@@ -134,7 +137,10 @@
     if (kind === "hello") return heard && channel.postMessage({ kind: "at", seq: heard });
     if (kind === "ended") return news();
     currentAt = Date.now();
-    if (kind === "open" ? seq !== seen : kind === "at" ? seq > seen : seq > seen && (after > seen || concerns(topics))) return news();
+    if (kind === "open" ? seq !== seen : kind === "at" ? seq > seen : seq > seen && (after > seen || concerns(topics))) {
+      told = seq;
+      return news();
+    }
     if (!dirty && !fetching) tell("");
     seen = Math.max(seen, seq);
   };
@@ -161,9 +167,9 @@
       for (const kind of ["open", "changed"]) {
         stream.addEventListener(kind, (event) => {
           if (!event.data) return; // the browser's own `open`
-          const told = JSON.parse(event.data);
-          heard = told.seq;
-          tellAll({ kind, ...told });
+          const news = JSON.parse(event.data);
+          heard = news.seq;
+          tellAll({ kind, ...news });
         });
       }
       stream.addEventListener("ended", () => {

@@ -16,5 +16,5 @@ async def show(visit: visits.Visit) -> routing.Filled:
 
 
 PAGES: tuple[routing.Page, ...] = (
-    routing.Page(path="/server", title="Server", handler=show, right=users.Right.ADMIN, key="v"),
+    routing.Page(path="/server", title="Server", handler=show, right=users.Right.ADMIN, key="v", live=True),
 )

@@ -138,4 +138,4 @@ def _clock(at: float, now: float) -> str:
     return day[11:16] if day[:10] == here[:10] else f"{day[5:10]} {day[11:16]}"
 
 
-PAGES: tuple[routing.Page, ...] = (routing.Page(path="/cluster", title="Cluster", handler=show, key="c"),)
+PAGES: tuple[routing.Page, ...] = (routing.Page(path="/cluster", title="Cluster", handler=show, key="c", live=True),)

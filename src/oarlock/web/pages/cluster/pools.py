@@ -156,7 +156,7 @@ def _depth(name: str, parents: Mapping[str, str | None]) -> int:
 
 
 PAGES: tuple[routing.Page, ...] = (
-    routing.Page(path="/pools", title="Pools", handler=show, key="p"),
+    routing.Page(path="/pools", title="Pools", handler=show, key="p", live=True),
     routing.Page(path="/pools/edit", title="Pool", handler=edit, right=users.Right.ADMIN),
     routing.Page(path="/pools/edit", handler=change, method="POST", right=users.Right.ADMIN),
 )

@@ -98,5 +98,5 @@ async def _form(
 PAGES: tuple[routing.Page, ...] = (
     routing.Page(path="/simulate", title="Simulate", handler=show, right=users.Right.USER, key="i"),
     routing.Page(path="/simulate", title="Simulate", handler=start, method="POST", right=users.Right.USER),
-    routing.Page(path="/simulate/{job}", title="Simulation", handler=follow),
+    routing.Page(path="/simulate/{job}", title="Simulation", handler=follow, live=True),
 )

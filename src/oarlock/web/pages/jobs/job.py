@@ -43,6 +43,7 @@ async def show(visit: visits.Visit) -> routing.Filled:
     found = await asyncio.gather(*(one.find(visit, job) for one in shown))
     return routing.Filled(
         template="jobs/job.html",
+        once=short.terminal,  # the form to run it again has a key
         facts={
             "title": job.name,
             "job": job,
@@ -233,8 +234,8 @@ def _bars(refusal: Any) -> list[dict[str, Any]]:
 
 
 PAGES: tuple[routing.Page, ...] = (
-    routing.Page(path="/jobs/{job}", handler=show),
-    routing.Page(path="/jobs/{job}/ranks/{task}", handler=rank),
+    routing.Page(path="/jobs/{job}", handler=show, live=True),
+    routing.Page(path="/jobs/{job}/ranks/{task}", handler=rank, live=True),
     routing.Page(path="/jobs/{job}/job.yaml", handler=job_file),
     routing.Page(path="/jobs/{job}/set", handler=change, method="POST", right=users.Right.USER),
     routing.Page(path="/jobs/{job}/again", handler=again, method="POST", right=users.Right.USER),

@@ -211,7 +211,7 @@ def _cells(job: summaries.Summary, now: float) -> list[Any]:
 
 
 PAGES: tuple[routing.Page, ...] = (
-    routing.Page(path="/jobs", title="Jobs", handler=show, key="j"),
+    routing.Page(path="/jobs", title="Jobs", handler=show, key="j", live=True),
     routing.Page(path="/jobs.csv", handler=download),
     routing.Page(path="/jobs", handler=act, method="POST", right=users.Right.USER),
 )
