@@ -8,10 +8,11 @@ import itertools
 import time
 import types
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, cast
 
 import msgspec
+import pytest
 from tests.api.customresources import desks
 
 from oarlock.api.customresources import poolface
@@ -29,6 +30,8 @@ class Cluster:
         self.found: dict[str, resources.OarlockPool] = {}
         self.writes = 0  # by servers
         self.servers: list[Objects] = []
+        self.faults: list[Exception] = []  # that end the watches
+        self.defined: Iterator[bool] = iter(())  # the next answers of discovery; then it is
         self._versions = itertools.count(1)
 
     def put(self, name: str, spec: Any = None, status: Any = None, labels: dict[str, str] | None = None) -> None:
@@ -71,6 +74,8 @@ class Objects:
         return dict(self._cluster.found)
 
     async def run(self) -> None:
+        if self._cluster.faults:
+            raise self._cluster.faults.pop()
         await asyncio.Event().wait()
 
     async def renew(self) -> None:
@@ -81,7 +86,7 @@ class Objects:
         return deleted - self.items.keys()
 
     async def is_defined(self) -> bool:
-        return True
+        return next(self._cluster.defined, True)
 
     async def create(self, name: str, spec: dict[str, Any]) -> None:
         if name in self._cluster.found:
@@ -94,9 +99,10 @@ class Objects:
         spec = {field: value for field, value in {**now.spec, **patch}.items() if value is not None}
         self._cluster.put(found.metadata.name, spec)
 
-    async def write_status(self, found: resources.OarlockPool, status: resources.PoolStatus) -> None:
+    async def write_status(self, found: resources.OarlockPool, status: resources.PoolStatus) -> str:
         self._now(found)
         self._cluster.put(found.metadata.name, status=msgspec.to_builtins(status))
+        return self._cluster.found[found.metadata.name].metadata.resource_version
 
     async def remove(self, found: resources.OarlockPool) -> None:
         self._now(found)
@@ -123,6 +129,7 @@ class Server:
         self.installation = installation
         self.reports: list[tuple[str, Any]] = []
         self.store = memory.MemoryStore()
+        self.failures = 0  # that are expected
 
     @contextlib.asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
@@ -138,7 +145,7 @@ class Server:
         made = cast("provided.Services", services)
         async with poolface.serving(made, Objects(self._cluster, self.installation), leads=lambda: True):
             yield
-        assert "pools_failed" not in [what for what, _ in self.reports], self.reports
+        assert [what for what, _ in self.reports].count("pools_failed") == self.failures, self.reports
 
     async def set(self, name: str, **fields: Any) -> None:
         await self.store.write(lambda tx: tx.put_pool(pools.Pool(name=name, **fields)))
@@ -258,3 +265,62 @@ async def test_two_databases_of_one_installation_do_not_write_without_a_pause() 
             periods = (time.monotonic() - began) / poolface.PERIOD_S + 1
             assert cluster.writes - writes <= 2 * poolface.MOST_CHANGES * periods
     assert [await one.limits() for one in servers] == [{"research": 16.0}] * 2
+
+
+async def test_the_watch_of_the_pools_begins_again_after_any_error() -> None:
+    cluster = Cluster()
+    server = Server(cluster, "here")
+    cluster.faults, server.failures = [LookupError("a fault")], 1
+    async with server.serving():
+        await until(lambda: is_told(server), "the fault is told")
+        cluster.put("research", {"limit": {"gpus": 16}})
+        await until(is_settled(cluster, "research"), "it is a pool")
+
+
+async def is_told(server: Server) -> bool:
+    return bool(server.reports)
+
+
+async def test_a_definition_that_is_made_again_at_once_takes_no_pool_with_it() -> None:
+    """`kubectl replace --force` deletes all objects with the definition, and makes it anew within the second."""
+    cluster = Cluster()
+    server = Server(cluster, "here")
+    async with server.serving():
+        cluster.put("research", {"limit": {"gpus": 16}})
+        await until(is_settled(cluster, "research"), "it is a pool")
+        cluster.defined = iter([False])
+        cluster.delete("research")
+        await until(is_settled(cluster, "research"), "its object is made again")
+        assert await server.limits() == {"research": 16.0}
+        cluster.delete("research")
+
+        async def gone() -> bool:
+            return not await server.limits()
+
+        await until(gone, "a single object takes its pool with it")
+
+
+async def test_where_nothing_changes_the_jobs_are_not_counted_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor after a status of the server's own: a look reads all waiting jobs."""
+    monkeypatch.setattr(poolface, "ANEW_S", 1e9)
+    looks: list[int] = []
+    really = poolface._states
+    monkeypatch.setattr(poolface, "_states", lambda view: (looks.append(1), really(view))[1])
+    cluster = Cluster()
+    server = Server(cluster, "here")
+    async with server.serving():
+        cluster.put("research", {"limit": {"gpus": 16}})
+        await until(is_settled(cluster, "research"), "it is a pool")
+        await asyncio.sleep(poolface.PERIOD_S)
+        before = len(looks)
+        await asyncio.sleep(3 * poolface.PERIOD_S)
+        assert len(looks) == before
+        cluster.put("research", {"limit": {"gpus": 8}})
+        await until(is_settled(cluster, "research"), "an edit is seen")
+        (pool,) = await server.store.read(lambda view: view.pools())
+        await server.set("research", limit={"gpus": 4.0}, version=pool.version)
+
+        async def shown() -> bool:
+            return cluster.found["research"].spec["limit"] == {"gpus": 4.0}
+
+        await until(shown, "a change of the pool is seen")

@@ -27,12 +27,11 @@ import functools
 import heapq
 import itertools
 from collections.abc import AsyncIterator, Callable, Mapping
-from typing import NoReturn
 
 import msgspec
 import structlog
 
-from oarlock.api.customresources import clusterobjects, translation
+from oarlock.api.customresources import clusterobjects, supervising, translation
 from oarlock.api.jobs import edits, jobs
 from oarlock.api.security import authorisation
 from oarlock.api.services import provided
@@ -52,8 +51,6 @@ AGAIN_MOST_S = 120.0
 """An object that could not become a job is tried again after so long at first, and at most."""
 PASSING = (errors.Unavailable, errors.Impossible, errors.Forbidden)
 """Refusals of a change that may pass without another change of the object."""
-RESTART_FIRST_S, RESTART_MOST_S = 1.0, 60.0
-"""The face is started again so long after an error that it did not expect, at first, and at most."""
 _JOB = "j-"
 """Begins the id of a job, and no UID."""
 _UNKNOWN = "The cluster of the object is not known: the right to `get` the namespace kube-system is missing."
@@ -78,29 +75,13 @@ async def serving(
 ) -> AsyncIterator[None]:
     """Serve the objects within the context, and close them in the end."""
     face = Face(services, objects, tenants, leads=leads, monotonic=monotonic)
-    running = asyncio.create_task(_running(services, face, monotonic))
+    running = asyncio.create_task(supervising.forever(services, face.run, told="resources_failed", meter="oarlockjobs"))
     try:
         yield
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         await objects.close()
-
-
-async def _running(services: provided.Services, face: Face, monotonic: Callable[[], float]) -> NoReturn:
-    """Run the face, and start it again after any error: one fault must not end `kubectl` for all users."""
-    pause_s = RESTART_FIRST_S
-    while True:
-        began = monotonic()
-        try:
-            await face.run()
-        except Exception as error:  # noqa: BLE001 - it is reported and counted
-            services.report("resources_failed", {"error": error})
-            services.meters.failed("oarlockjobs")
-        if monotonic() - began > RESTART_MOST_S:
-            pause_s = RESTART_FIRST_S
-        await asyncio.sleep(pause_s)
-        pause_s = min(RESTART_MOST_S, pause_s * 2)
 
 
 class Work:

@@ -21,13 +21,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 import structlog
 
 from oarlock.api.cluster import pools as api
-from oarlock.api.customresources import definitions, translation
+from oarlock.api.customresources import definitions, supervising, translation
 from oarlock.api.services import provided
 from oarlock.scheduler.policies import registry
 from oarlock.spec import bodies, errors, resources
@@ -38,6 +38,8 @@ from oarlock.store import stores
 PERIOD_S = 2.0
 """The status is written so often, where it has changed."""
 PAUSE_S = 5.0
+ANEW_S = 30.0
+"""A look follows so long after the last one, whatever has changed: the cluster's amounts are in no log."""
 MOST_CHANGES = 8
 """An object that changes more often within a period waits for the next one: two servers may undo each other's work."""
 DELETED_S = 1.0
@@ -89,8 +91,11 @@ class Objects(Protocol):
         """Change these fields of the spec. Raises Conflict where the object has changed since."""
         ...
 
-    async def write_status(self, found: resources.OarlockPool, status: resources.PoolStatus) -> None:
-        """Replace the status. Raises Conflict where the object has changed since, NotFound where it is gone."""
+    async def write_status(self, found: resources.OarlockPool, status: resources.PoolStatus) -> str:
+        """Replace the status; return the object's new version.
+
+        Raises Conflict where the object has changed since, NotFound where it is gone.
+        """
         ...
 
     async def remove(self, found: resources.OarlockPool) -> None: ...
@@ -102,13 +107,12 @@ class Objects(Protocol):
 async def serving(services: provided.Services, objects: Objects, *, leads: Callable[[], bool]) -> AsyncIterator[None]:
     """Serve the pools within the context, and close the objects in the end."""
     face = Face(services, objects, leads=leads)
-    running = [asyncio.create_task(objects.run()), asyncio.create_task(face.run())]
+    running = asyncio.create_task(supervising.forever(services, face.run, told="pools_failed", meter="oarlockpools"))
     try:
         yield
     finally:
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
         await objects.close()
 
 
@@ -124,15 +128,24 @@ class Face:
         self._database: str | None = None
         self._foreign: set[str] = set()  # names of objects of other installations that were told
         self._changes: dict[str, tuple[float, int, str]] = {}  # by name: since when, how many, and the last version
+        self._settled: dict[str, str] = {}  # by name: the version of the object at which nothing was left to do
+        self._seen: Seen | None = None  # the database at the last look
+        self._again_at = 0.0  # when a look follows although nothing has changed
 
     async def run(self) -> None:
-        """Look at the pools until cancelled. An error of one look does not end the next one."""
+        """Follow the objects, and look at the pools, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._objects.run())
+            group.create_task(self._work())
+
+    async def _work(self) -> None:
+        """Look at the pools. An error of one look does not end the next one."""
         await self._objects.synced.wait()
         while True:
             self._objects.changed.clear()
             pause_s = PERIOD_S
             try:
-                if self._leads():
+                if self._leads() and not await self._is_idle():
                     await self._look()
                 self._led = self._leads()
             except errors.OarlockError as error:
@@ -146,30 +159,53 @@ class Face:
                 async with asyncio.timeout(pause_s):
                     await self._objects.changed.wait()
 
+    async def _is_idle(self) -> bool:
+        """Return whether nothing has changed since the last look but the statuses that it wrote."""
+        if not self._led or asyncio.get_running_loop().time() >= self._again_at:
+            return False
+        found = {name: one.metadata.resource_version for name, one in self._objects.items.items()}
+        return found == self._settled and self._seen == await self._services.store.read(_seen)
+
     async def _look(self) -> None:
+        self._again_at = 0.0  # a look that fails is followed by another one
         if not self._led:  # a watch of a server that did not lead may lag
             await self._objects.renew()
             self._objects.take_deleted()
             self._database = await self._services.store.read(_database)
         deleted = self._objects.take_deleted()
-        if deleted:
-            await asyncio.sleep(DELETED_S)
-            if not await self._objects.is_defined():
-                deleted = set()
-        declared, states = await self._services.store.read(_states)
+        if deleted and not await self._is_defined():
+            deleted = set()
+        seen, declared, states = await self._services.store.read(lambda view: (_seen(view), *_states(view)))
         found, foreign = dict(self._objects.items), self._leave()
-        for name in foreign:
-            del found[name]
+        self._settled = {name: found.pop(name).metadata.resource_version for name in foreign}
+        failed = False
         names = (declared.keys() | found.keys()) - (foreign - deleted)
         for name in sorted(names, key=lambda name: _depth(name, declared, found)):
             if not self._is_due(name, found.get(name)):
+                failed = True
                 continue
             try:
-                await self._one(name, found.get(name), declared.get(name), states.get(name), name in deleted)
+                done = await self._one(name, found.get(name), declared.get(name), states.get(name), name in deleted)
             except (errors.Conflict, errors.NotFound):
                 continue  # the watch tells of the object's change, and the next look does the rest
             except errors.OarlockError as error:
+                failed = True
                 _log.warning("resources.pool_not_followed", pool=name, error=str(error))
+            else:
+                self._settled |= {name: done} if done is not None else {}
+        self._seen = seen
+        self._again_at = 0.0 if failed else asyncio.get_running_loop().time() + ANEW_S
+
+    async def _is_defined(self) -> bool:
+        """Return whether the objects were deleted one by one.
+
+        The cluster also deletes them with their definition, which may be there again a moment later. So it is asked at
+        once, and once more.
+        """
+        if not await self._objects.is_defined():
+            return False
+        await asyncio.sleep(DELETED_S)
+        return await self._objects.is_defined()
 
     def _leave(self) -> set[str]:
         """Return the names of the objects of other installations."""
@@ -198,20 +234,21 @@ class Face:
         pool: pools.Pool | None,
         state: bodies.PoolState | None,
         deleted: bool,
-    ) -> None:
+    ) -> str | None:
+        """Do what is left for one pool. Return the version of its object at which nothing is left, or None."""
         if found is None:
             if pool is not None and not (deleted and await self._removed(name)):
                 await self._objects.create(name, spec_of(pool))
-            return
+            return None
         if found.metadata.deletion_timestamp is not None:
-            return
+            return found.metadata.resource_version
         before = self._told(found)
         if found.installation() is None:
             await self._objects.write_status(found, before)  # else two servers could make pools of it
-            return
+            return None
         if pool is None and before.version is not None:  # the pool was removed elsewhere
             await self._objects.remove(found)
-            return
+            return None
         edited = before.observed_generation != found.metadata.generation
         error: errors.OarlockError | None = None
         if edited:
@@ -220,7 +257,7 @@ class Face:
                 if pool is None or not same(wanted, pool):
                     if pool is not None and before.version not in (None, pool.version):
                         await self._refuse(found, pool, before)
-                        return
+                        return None
                     pool = await self._services.store.write(lambda tx: _change(tx, name, wanted, pool))
             except (errors.Unavailable, errors.VersionMismatch):
                 raise
@@ -228,10 +265,11 @@ class Face:
                 error = refused
         elif pool is not None and not same(wanted_of(found), pool):
             await self._objects.write_spec(found, patch_of(found, pool))  # the pool was changed elsewhere
-            return
+            return None
         status = self._status(found, before, pool, state, error)
         if status != found.told():
-            await self._objects.write_status(found, status)
+            return await self._objects.write_status(found, status)
+        return found.metadata.resource_version
 
     def _told(self, found: resources.OarlockPool) -> resources.PoolStatus:
         """Return the status with our mark. Under another mark the object has not been seen yet."""
@@ -347,6 +385,17 @@ def _change(tx: stores.Transaction, name: str, wanted: poolchanges.Change, seen:
 def _database(view: stores.View) -> str:
     """Return the identity of the database: when its first user was made. Users are not removed."""
     return repr(min((one.created_at for one in view.users()), default=0.0))
+
+
+class Seen(NamedTuple):
+    """The database as the objects show it: the end of the log, and the pools."""
+
+    seq: int
+    pools: Sequence[pools.Pool]
+
+
+def _seen(view: stores.View) -> Seen:
+    return Seen(view.last_seq(), view.pools())
 
 
 def _states(view: stores.View) -> tuple[dict[str, pools.Pool], dict[str, bodies.PoolState]]:

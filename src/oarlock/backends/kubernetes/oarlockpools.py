@@ -84,14 +84,18 @@ class OarlockPools:
         meta = {"resourceVersion": found.metadata.resource_version}
         await self._api.patch(f"{PATH}/{found.metadata.name}", {"metadata": meta, "spec": patch}, resources.OarlockPool)
 
-    async def write_status(self, found: resources.OarlockPool, status: resources.PoolStatus) -> None:
-        """Replace the status. Raises Conflict where the object has changed since, NotFound where it is gone."""
+    async def write_status(self, found: resources.OarlockPool, status: resources.PoolStatus) -> str:
+        """Replace the status; return the object's new version.
+
+        Raises Conflict where the object has changed since, NotFound where it is gone.
+        """
         told = msgspec.to_builtins(status)
         before = found.status if isinstance(found.status, dict) else {}
         for field in ("held", "entitlement", "limit"):  # a merge would keep the amounts that are gone
             told[field] = {**dict.fromkeys(before.get(field) or {}), **told[field]}
         patch = {"metadata": {"resourceVersion": found.metadata.resource_version}, "status": told}
-        await self._api.patch(f"{PATH}/{found.metadata.name}/status", patch, resources.OarlockPool)
+        made = await self._api.patch(f"{PATH}/{found.metadata.name}/status", patch, resources.OarlockPool)
+        return made.metadata.resource_version
 
     async def remove(self, found: resources.OarlockPool) -> None:
         await self._api.delete(f"{PATH}/{found.metadata.name}", uid=found.metadata.uid)
