@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from oarlock.api.process import checkpoints, claimedcheckpoints, homefolder, results
     from oarlock.api.security import secretfiles
     from oarlock.api.services import meters, provided
-    from oarlock.backends import backends, provisioners
+    from oarlock.backends import backends, provisioners, tensorboards
     from oarlock.backends.kubernetes import examining, site
     from oarlock.controllers import running, timing
     from oarlock.controllers.guarding import assigning, launching
@@ -202,7 +202,6 @@ class Server:
         over = crossing.Crossing(engine.loop)
         woken = wakes.Wakes(store, time.monotonic, measured.queue_wait_s.observe)
         secret = self._home.task_secret(secrets.token_bytes)
-        said = engine.backend.capabilities()
         words: frozenset[str] = capabilities.LOCAL
         if settings.backend == configuration.KUBERNETES:
             site = settings.kubernetes
@@ -226,7 +225,7 @@ class Server:
                 url=url,
                 started_at=self._started_at,
                 local=settings.host in configuration.LOOPBACK,
-                capabilities=(*words, *(f"{name}={value}" for name, value in said.items())),
+                capabilities=(*words, *(f"{name}={value}" for name, value in engine.backend.capabilities().items())),
                 currency=settings.prices.currency,
             ),
             task_secret=secret,
@@ -240,6 +239,7 @@ class Server:
             authenticator=authentication.Authenticator(store, secret, time.monotonic, engine.clock),
             rules=settings.rules,
             manifests=engine.manifests,
+            tensorboards=crossing.TensorBoards(over, engine.tensorboards) if engine.tensorboards else None,
             forecaster=forecaster.Forecaster(names=privacy.Names(settings.private_jobs, secret)),
             snapshot_limit_bytes=settings.snapshot_limit_bytes,
             settings=settings.shown,
@@ -345,6 +345,7 @@ class Engine:
         self.on_end: Callable[[], object] = lambda: None  # called on the engine's thread
         self._adds: provisioners.Provisioner | None = None  # nodes
         self._owner: launching.OwnerOf | None = None
+        self.tensorboards: tensorboards.TensorBoards | None = None
         self._check: Callable[[], Coroutine[Any, Any, None]] | None = None
         self.manifests: Callable[[jobs.Job], list[dict[str, Any]]] | None = None
         self.leads: Callable[[], bool] = lambda: False
@@ -427,8 +428,8 @@ class Engine:
         self.site = site.completed(settings.kubernetes, self._home.task_secret(secrets.token_bytes), settings.tls_ca)
         opened = await backend.connect(self.site, os.environ, clock=time.time, monotonic=time.monotonic)
         self._check = lambda: opened.check_reached(settings.pods_url(self._url))
-        self._adds = opened.provisioner()
-        self._owner = opened.owner
+        self._adds, self._owner = opened.provisioner(), opened.owner
+        self.tensorboards = opened.boards(settings.pods_url(self._url), self._home.task_secret(secrets.token_bytes))
         agents = self._told_to_agents(Path())
         self.manifests = lambda job: opened.manifests(launching.rehearsed(job, agents, self.clock()))
         return opened
@@ -444,6 +445,7 @@ class Engine:
             retention,
             running,
             succession,
+            tensorboards,
             timing,
         )
         from oarlock.controllers.guarding import guardian, leftovers
@@ -487,6 +489,7 @@ class Engine:
                     store, self.backend, leader, remains, told, clock=clock, report=report, owner=self._owner
                 ),
                 provisioning.Provisioning(store, self._adds, leader, clock=clock, report=report, rules=settings.rules),
+                tensorboards.TensorBoards(store, self.tensorboards, leader, clock=clock),
                 measuring.Measuring(store, leader, clock=clock, report=report),
                 retention.Retention(
                     store,
@@ -558,12 +561,8 @@ async def _clock(store: stores.Store) -> timing.Clock:
     from oarlock.controllers import timing
 
     processes.require()
-    machine = timing.Machine(
-        boot=processes.boot(),
-        wall=time.time,
-        monotonic=time.monotonic,
-        boottime=lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
-    )
+    boottime = lambda: time.clock_gettime(time.CLOCK_BOOTTIME)  # noqa: E731  (a value of a struct)
+    machine = timing.Machine(boot=processes.boot(), wall=time.time, monotonic=time.monotonic, boottime=boottime)
     return timing.Clock(machine, await store.read(lambda view: view.clock_anchor()))
 
 

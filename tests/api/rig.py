@@ -22,6 +22,7 @@ from oarlock.api.jobs import capabilities
 from oarlock.api.process import checkpoints, results
 from oarlock.api.security import authentication, secretfiles
 from oarlock.api.services import forecaster, inbox, meters, provided, wakes
+from oarlock.backends import tensorboards
 from oarlock.data import jobfiles, receivedfiles
 from oarlock.data.logs import logfiles
 from oarlock.data.snapshots import blobs
@@ -128,6 +129,20 @@ class Echo:
         self.killed = True
 
 
+class Boards(tensorboards.Memory):
+    """TensorBoards whose connections say back what they hear."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.connections: list[Echo] = []
+
+    async def connect(self, job: str) -> Echo:
+        if job not in self.items:
+            raise errors.NotFound("The job has no TensorBoard.", hint="")
+        self.connections.append(Echo(["connected"], attempts.TaskKey(job, 1, "worker", 0, 1)))
+        return self.connections[-1]
+
+
 class Rig:
     """`http` speaks as an administrator; `as_user` and `as_task` as others."""
 
@@ -143,6 +158,7 @@ class Rig:
         self.problems: dict[str, str] = {}
         self.reports: list[tuple[str, dict[str, object]]] = []
         self.executed: list[Echo] = []
+        self.tensorboards = Boards()
         self.shutdowns = 0
         self.tokens: dict[str, str] = {}
         self.meters = meters.Meters()
@@ -179,6 +195,7 @@ class Rig:
             meters=self.meters,
             authenticator=authentication.Authenticator(self.store, SECRET, time.monotonic, self.clock),
             hosts=frozenset({"127.0.0.1", "localhost"}),
+            tensorboards=self.tensorboards,
         )
         self.app = application.make(self.services)
         self._drawn = 0

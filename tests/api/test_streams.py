@@ -210,13 +210,13 @@ async def test_a_compacted_log_is_gone(rig: rigs.Rig) -> None:
 class Talk:
     """A web-socket conversation in ASGI's words."""
 
-    def __init__(self, rig: rigs.Rig, job: jobs.Job, query: str = "", who: str = "ann") -> None:
+    def __init__(self, rig: rigs.Rig, job: jobs.Job, query: str = "", who: str = "ann", path: str = "/exec") -> None:
         self._in: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self._out: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         scope: dict[str, Any] = {
             "type": "websocket",
             "asgi": {"version": "3.0"},
-            "path": f"/api/v1/jobs/{job.id}/exec",
+            "path": f"/api/v1/jobs/{job.id}{path}",
             "query_string": query.encode(),
             "headers": [(b"host", b"127.0.0.1"), (b"authorization", f"Bearer {rig.tokens[who]}".encode())],
             "client": ("127.0.0.1", 1),

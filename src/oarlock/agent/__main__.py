@@ -19,6 +19,10 @@ def main(arguments: list[str]) -> int:
         from oarlock.agent import reach
 
         return reach.reach(arguments[2], float(arguments[3]))
+    if len(arguments) == 3 and arguments[1] == "--bridge":
+        from oarlock.agent import bridge
+
+        return bridge.bridge(arguments[2])
     if len(arguments) > 4 and arguments[1] == "--shell":
         from oarlock.agent import assignment, remoteshell
 

@@ -33,8 +33,9 @@ from oarlock.api.jobs import (
     simulations,
     speed,
     summaries,
+    tensorboards,
 )
-from oarlock.api.security import authorisation
+from oarlock.api.security import authentication, authorisation
 from oarlock.api.services import provided
 from oarlock.spec import errors
 from oarlock.spec.access import users as users_module
@@ -52,6 +53,7 @@ TABLE: tuple[routes.Route, ...] = openapi.described(
         *metrics.ROUTES,
         *files.ROUTES,
         *execution.ROUTES,
+        *tensorboards.ROUTES,
         *events.ROUTES,
         *blobs.ROUTES,
         *nodes.ROUTES,
@@ -221,6 +223,10 @@ async def admit(call: routes.Call) -> None:
         return
     if needs is routes.Open.TASK:
         call.admit(task=authenticator.task(call.headers))
+        return
+    if call.route.tensorboard and authentication.is_of_tensorboard(call.headers):
+        caller = await authenticator.tensorboard(call.headers, call.path["job"])
+        call.admit(access=authorisation.Access(call.services.store, caller.user), caller=caller)
         return
     unasked = call.route.long or "oarlock-fragment" in call.headers  # an open page fetches itself again
     caller = await authenticator.caller(call.headers, waiting=unasked)

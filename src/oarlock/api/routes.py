@@ -79,6 +79,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     limit_bytes: int = JSON_LIMIT_BYTES
     headers: tuple[str, ...] = ()  # request headers that the handler reads
     hint: str = ""  # the next step for a body with unknown fields, instead of the nearest name
+    tensorboard: bool = False  # open to the token of the TensorBoard of the job in the path, too
     long: bool = False  # a long poll or a stream: its duration is not measured
 
     @property

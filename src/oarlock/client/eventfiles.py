@@ -10,6 +10,12 @@ from oarlock.train.reporting import tfevents
 
 def encoded(series: Sequence[answers.Series]) -> bytes:
     """Return the bytes of one file: its version, then every point, ordered by step."""
+    first = min((point.at for one in series for point in one.points if point.value is not None), default=0.0)
+    return tfevents.version(first) + more(series)
+
+
+def more(series: Sequence[answers.Series]) -> bytes:
+    """Return the bytes that add these points to a file, ordered by step."""
     points = sorted(
         (
             (point.step, point.at, one.name, point.value)
@@ -19,6 +25,4 @@ def encoded(series: Sequence[answers.Series]) -> bytes:
         ),
         key=lambda point: point[:3],
     )
-    first = points[0][1] if points else 0.0
-    records = (tfevents.scalars(step, at, [(name, value)]) for step, at, name, value in points)
-    return tfevents.version(first) + b"".join(records)
+    return b"".join(tfevents.scalars(step, at, [(name, value)]) for step, at, name, value in points)

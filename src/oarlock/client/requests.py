@@ -215,6 +215,15 @@ def metric_names(name: str) -> Request[answers.Metrics]:
     return Request(method="GET", path=_job(name, "/metrics"), answer=answers.Metrics, query=_query(series=False))
 
 
+def tensorboard(name: str) -> Request[bodies.TensorBoard]:
+    return Request(method="GET", path=_job(name, "/tensorboard"), answer=bodies.TensorBoard)
+
+
+def tensorboard_target(name: str) -> str:
+    """Return the path of the websocket of a connection to the job's TensorBoard."""
+    return _job(name, "/tensorboard/connection")
+
+
 def checkpoints(name: str) -> Request[bodies.CheckpointList]:
     return Request(method="GET", path=_job(name, "/checkpoints"), answer=bodies.CheckpointList)
 

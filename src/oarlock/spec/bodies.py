@@ -451,6 +451,19 @@ class ShownSession(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: float
 
 
+class TensorBoardState(StrEnum):
+    NONE = "none"  # the job has none, or the server cannot run one
+    STARTING = "starting"  # or waits for something: `reason`
+    RUNNING = "running"
+
+
+class TensorBoard(msgspec.Struct, frozen=True, kw_only=True):
+    """The TensorBoard that runs beside a job."""
+
+    state: TensorBoardState
+    reason: str = ""
+
+
 class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A session without its secret, named by its `sha256`. `current` is the session of the request."""
 

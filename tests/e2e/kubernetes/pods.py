@@ -88,6 +88,7 @@ class PodShell(shells.Shell):
 
             [kubernetes.images]
             torch = "registry.example/torch:1"
+            tensorboard = "registry.example/tensorboard:1"
 
             [kubernetes.node_classes.huge]
             cpus = 64
@@ -144,6 +145,12 @@ class PodShell(shells.Shell):
         key = attempts.TaskKey(job["id"], job["attempts"][-1]["number"], role, index, 1)
         mine = labels.pod_name(key)
         self.on_cluster(self._api.delete(f"{self.cluster.path('pods')}/{mine}"))
+
+    def bind(self, pod: str, node: str) -> None:
+        """Bind a pod, as the stock scheduler does."""
+        path = f"{self.cluster.path('pods')}/{pod}"
+        uid = self.on_cluster(self._api.get(path, objects.Pod)).metadata.uid
+        self.on_cluster(self._api.bind(self.namespace, pod, uid, self.cluster.node(node)))
 
     def until(self, holds: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + 240

@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from typing import cast
 
@@ -27,7 +28,7 @@ from tests.e2e.files import test_checkpoints, test_files
 from tests.e2e.kubernetes import pods
 
 from oarlock.backends.kubernetes import examining
-from oarlock.backends.kubernetes.pods import rendering
+from oarlock.backends.kubernetes.pods import boards, rendering
 
 pytestmark = apiserver.needed
 
@@ -84,8 +85,8 @@ def test_the_command_of_the_laptop_runs_in_pods(shell: pods.PodShell) -> None:
         """,
     )
     done = shell.do("run", "--workers", "2", "--name", "hello", "--", "python", "hello.py")
-    assert "rank 0 of 2 at 127.1.0." in done.stdout
-    assert "rank 1 of 2 at 127.1.0." in done.stdout
+    assert "rank 0 of 2 at 127." in done.stdout
+    assert "rank 1 of 2 at 127." in done.stdout
     assert {task["node"] for task in shell.job("hello")["attempts"][0]["tasks"]} <= {
         shell.cluster.node("n1"),
         shell.cluster.node("n2"),
@@ -161,6 +162,49 @@ def test_the_doctor_examines_the_cluster_and_the_way_to_the_server(shell: pods.P
     assert "do not reach" not in said.stdout
     assert (said.returncode, "No problems." in said.stderr) == (0, True), said.stdout
     assert not [name for name in shell.pod_names() if name.startswith(("oarlock-pull", "oarlock-reach-doctor"))]
+
+
+def test_tensorboard_runs_beside_the_job_that_asks_for_it(shell: pods.PodShell) -> None:
+    """The metrics of the job are on its pages while it trains, through the server alone, and the pod goes with it."""
+    shell.write(
+        "trains.py",
+        """
+        import time, torch
+        from oarlock import train
+        train.init()
+        with train.Session(model=torch.nn.Linear(1, 1), total_steps=100_000) as session:
+            for step in session.steps():
+                session.log(loss=1.0 / (step + 1))
+                time.sleep(0.1)
+        """,
+    )
+    (free,) = apiserver.free_ports(1)  # the pods of the tests share the loopback address of this machine
+    shell.cluster.paths |= {f"--port={boards.PORT}": f"--port={free}", boards.ADDRESS: f"127.0.0.1:{free}"}
+    shell.do("run", "--tensorboard", "--detach", "--name", "board", "--grace", "1s", "--", "python", "trains.py")
+    pod = f"{shell.job('board')['id']}-tensorboard"
+    shell.until(lambda: pod in shell.pod_names(), "the pod of TensorBoard is made")
+    shell.bind(pod, "n1")
+    with shell.start("tensorboard", "board", "--port", "0") as command:
+        try:
+            assert command.stdout is not None
+            url = command.stdout.readline().strip()
+            assert url.startswith("http://localhost:"), (url, command.stderr and command.stderr.read())
+            found: dict[str, object] = {}
+            deadline = time.monotonic() + 240
+            while "loss" not in str(found):
+                assert time.monotonic() < deadline, (found, shell.do("show", "board").stdout)
+                time.sleep(1.0)
+                with contextlib.suppress(httpx.TransportError):  # it may start anew with the job
+                    found = httpx.get(f"{url}data/plugin/scalars/tags", timeout=120, trust_env=False).json()
+            assert {"worker-0.0": {"loss": {"displayName": "", "description": ""}}.keys()} == {
+                run: tags.keys() & {"loss"} for run, tags in found.items()
+            }
+            shell.do("cancel", "board", "--wait")
+            shell.until(lambda: pod not in shell.pod_names(), "the pod has gone with the job")
+            assert pod not in {one.metadata.name for one in shell.secrets()}
+            assert command.wait(240) == 0, "the command ends with the job"
+        finally:
+            command.kill()
 
 
 def test_a_failing_rank_is_blamed_and_its_lines_outlive_the_pod(shell: pods.PodShell) -> None:

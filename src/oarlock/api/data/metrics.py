@@ -46,5 +46,6 @@ ROUTES: tuple[routes.Route, ...] = (
         "series of numbers that the job reported, thinned to `points`",
         MetricsAnswer,
         query=MetricsQuery,
+        tensorboard=True,
     ),
 )

@@ -67,7 +67,7 @@ async def run(call: routes.Call) -> None:
         return
     except Gone:
         return
-    await _converse(socket, process)
+    await converse(socket, process)
 
 
 def instead(job: jobs.Job) -> str:
@@ -121,7 +121,7 @@ def _task(live: attempts.Attempt, query: ExecQuery) -> attempts.Task:
     )
 
 
-async def _converse(socket: Socket, process: backends.ExecProcess) -> None:
+async def converse(socket: Socket, process: backends.ExecProcess) -> None:
     """Relay both directions until the command has ended or the client has left."""
     speaking = asyncio.create_task(_speak(socket, process))
     hearing = asyncio.create_task(_hear(socket, process))

@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from oarlock.backends import backends
-from oarlock.spec import attempts
+from oarlock.backends import backends, tensorboards
+from oarlock.spec import attempts, jobs
 
 T = TypeVar("T")
 
@@ -41,6 +41,30 @@ class Exec:
             lambda: self._backend.exec(key, command, tty=tty, rows=rows, columns=columns)
         )
         return Process(self._crossing, process)
+
+
+class TensorBoards:
+    """`tensorboards.TensorBoards` of another loop."""
+
+    def __init__(self, crossing: Crossing, way: tensorboards.TensorBoards) -> None:
+        self._crossing = crossing
+        self._way = way
+
+    @property
+    def makes(self) -> bool:
+        return self._way.makes
+
+    async def there(self) -> dict[str, str]:
+        return await self._crossing.over(self._way.there)
+
+    async def make(self, job: jobs.Job) -> None:
+        await self._crossing.over(lambda: self._way.make(job))
+
+    async def remove(self, job: str) -> None:
+        await self._crossing.over(lambda: self._way.remove(job))
+
+    async def connect(self, job: str) -> backends.ExecProcess:
+        return Process(self._crossing, await self._crossing.over(lambda: self._way.connect(job)))
 
 
 class Process:

@@ -105,6 +105,29 @@ class Authenticator:
             )
         return key
 
+    async def tensorboard(self, headers: Mapping[str, str], job: str) -> Caller:
+        """Return the owner of the job, with the right to look, for the token of the job's TensorBoard.
+
+        The token is good while an attempt of the job lives. Raises Unauthenticated.
+        """
+        token = bearer(headers)
+        if hmac.compare_digest(tasktokens.of_tensorboard(self._task_secret, job).encode(), token.encode()):
+            owner = await self._store.read(lambda view: _owner(view, job))
+            if owner is not None:
+                return Caller(msgspec.structs.replace(owner, right=users.Right.VIEWER), digest(token))
+        raise errors.Unauthenticated("The token is not of this job's TensorBoard.", hint="The job has ended.")
+
+
+def _owner(view: stores.View, job_id: str) -> users.User | None:
+    """Return the owner of this job, if an attempt of it lives."""
+    job = view.job(job_id)
+    return view.user(job.owner) if job is not None and job.live is not None else None
+
+
+def is_of_tensorboard(headers: Mapping[str, str]) -> bool:
+    """Return whether the request has the token of a TensorBoard. Raises Unauthenticated where it has none."""
+    return bearer(headers).startswith(tasktokens.TENSORBOARD_PREFIX)
+
 
 def bearer(headers: Mapping[str, str]) -> str:
     """Return the bearer token. Raises Unauthenticated."""

@@ -14,6 +14,7 @@ from oarlock.api.services import meters as meters_module
 from oarlock.api.services import turns as turns_module
 from oarlock.api.services import wakes as wakes_module
 from oarlock.backends import backends
+from oarlock.backends import tensorboards as tensorboards_module
 from oarlock.data import storage
 from oarlock.data.checkpoints import checkpoints
 from oarlock.spec import attempts, bodies, jobs, plans
@@ -154,6 +155,7 @@ class Services(msgspec.Struct, kw_only=True, frozen=True):
     simulation_turns: turns_module.Turns = msgspec.field(default_factory=lambda: turns_module.Turns("simulations"))
     rules: plans.Rules = plans.Rules()  # of the scheduler
     manifests: Callable[[jobs.Job], list[dict[str, Any]]] | None = None  # of a job's pods; None without a cluster
+    tensorboards: tensorboards_module.TensorBoards | None = None  # beside jobs; None where the backend runs none
     forecaster: forecaster_module.Forecaster = msgspec.field(default_factory=forecaster_module.Forecaster)
     snapshot_limit_bytes: int = 10 << 30
     settings: Mapping[str, str] = msgspec.field(default_factory=dict)  # as administrators see them, without secrets

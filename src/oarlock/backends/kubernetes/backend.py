@@ -21,7 +21,7 @@ import msgspec
 import structlog
 
 from oarlock.backends import backends
-from oarlock.backends.kubernetes import clusterstate, noderequests, places, projecting, reaching, steering
+from oarlock.backends.kubernetes import clusterstate, noderequests, places, projecting, reaching, steering, tensorboards
 from oarlock.backends.kubernetes.apiserver import answers, client, credentials, objects
 from oarlock.backends.kubernetes.pods import commands, labels, ownpods, podstates, rendering
 from oarlock.backends.kubernetes.site import Mode, Site
@@ -103,6 +103,12 @@ class KubernetesBackend:
     def provisioner(self) -> noderequests.NodeRequests:
         """Return the way to request nodes of this cluster's autoscaler."""
         return noderequests.NodeRequests(self._api, self._site, projection=self._projection)
+
+    def boards(self, server: str, task_secret: bytes) -> tensorboards.TensorBoards:
+        """Return the way to run a TensorBoard beside each job."""
+        return tensorboards.TensorBoards(
+            self._api, self._site, self._projection.owner, server=server, secret=task_secret
+        )
 
     async def owner(self, job: jobs.Job) -> resources.Resource | None:
         """Return the OarlockJob that owns the pods of the job, made where there is none yet; None where none can."""

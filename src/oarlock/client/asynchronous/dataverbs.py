@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from oarlock.client import answers, failures, following, requests
-from oarlock.client.asynchronous import caller, waiting
+from oarlock.client.asynchronous import caller, session, waiting
 from oarlock.data import storage
 from oarlock.spec import bodies, errors
 
@@ -136,6 +136,14 @@ class AsyncDataVerbs(caller.AsyncCaller):
     async def metric_names(self, job: str) -> list[str]:
         """Return the names of all metrics of the job."""
         return list((await self._sender.send(requests.metric_names(job))).names)
+
+    async def tensorboard(self, job: str) -> bodies.TensorBoard:
+        """Return the state of the TensorBoard that runs beside the job."""
+        return await self._sender.send(requests.tensorboard(job))
+
+    def tensorboard_connection(self, job: str) -> session.AsyncSession:
+        """Return one connection to that TensorBoard: `send` its input, and read `output`."""
+        return session.AsyncSession(self._sender.place, requests.tensorboard_target(job))
 
     async def checkpoints(self, job: str) -> list[Checkpoint]:
         """Return the visible checkpoints, best first."""

@@ -14,14 +14,17 @@ if TYPE_CHECKING:
 
 
 class AsyncSession:
-    """One command. Enter it before its use; another thread or task may send while one reads."""
+    """One command, or one connection (without a command).
 
-    def __init__(self, place: places.Place, target: str, command: Sequence[str]) -> None:
+    Enter it before its use; another thread or task may send while one reads.
+    """
+
+    def __init__(self, place: places.Place, target: str, command: Sequence[str] | None = None) -> None:
         from websockets import exceptions
 
         self._place = place
         self._target = target
-        self._first = execution.opening(command)
+        self._first = execution.opening(command) if command is not None else None
         self._broken = (exceptions.WebSocketException, OSError, EOFError)
         self._stack = contextlib.AsyncExitStack()
         self._socket: ClientConnection | None = None
@@ -33,7 +36,8 @@ class AsyncSession:
             url = execution.websocket_url(self._place, self._target)
             connecting = client.connect(url, **execution.options(self._place))
             self._socket = await self._stack.enter_async_context(connecting)
-            await self._socket.send(self._first)
+            if self._first is not None:
+                await self._socket.send(self._first)
         except self._broken as error:
             await self._stack.aclose()
             raise execution.refusal(self._place, error) from error
@@ -41,6 +45,11 @@ class AsyncSession:
 
     async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
+
+    async def close(self) -> None:
+        """End the connection, also while another thread or task reads."""
+        if self._socket is not None:
+            await self._socket.close()
 
     async def output(self) -> AsyncIterator[execution.Output | execution.Exited]:
         """Yield output until the command has ended. Raises Lost where the connection ends first."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from oarlock.client import answers, failures, following, requests
-from oarlock.client.synchronous import caller, waiting
+from oarlock.client.synchronous import caller, session, waiting
 from oarlock.data import storage
 from oarlock.spec import bodies, errors
 
@@ -137,6 +137,14 @@ class DataVerbs(caller.Caller):
     def metric_names(self, job: str) -> list[str]:
         """Return the names of all metrics of the job."""
         return list((self._sender.send(requests.metric_names(job))).names)
+
+    def tensorboard(self, job: str) -> bodies.TensorBoard:
+        """Return the state of the TensorBoard that runs beside the job."""
+        return self._sender.send(requests.tensorboard(job))
+
+    def tensorboard_connection(self, job: str) -> session.Session:
+        """Return one connection to that TensorBoard: `send` its input, and read `output`."""
+        return session.Session(self._sender.place, requests.tensorboard_target(job))
 
     def checkpoints(self, job: str) -> list[Checkpoint]:
         """Return the visible checkpoints, best first."""

@@ -15,14 +15,17 @@ if TYPE_CHECKING:
 
 
 class Session:
-    """One command. Enter it before its use; another thread or task may send while one reads."""
+    """One command, or one connection (without a command).
 
-    def __init__(self, place: places.Place, target: str, command: Sequence[str]) -> None:
+    Enter it before its use; another thread or task may send while one reads.
+    """
+
+    def __init__(self, place: places.Place, target: str, command: Sequence[str] | None = None) -> None:
         from websockets import exceptions
 
         self._place = place
         self._target = target
-        self._first = execution.opening(command)
+        self._first = execution.opening(command) if command is not None else None
         self._broken = (exceptions.WebSocketException, OSError, EOFError)
         self._stack = contextlib.ExitStack()
         self._socket: ClientConnection | None = None
@@ -34,7 +37,8 @@ class Session:
             url = execution.websocket_url(self._place, self._target)
             connecting = client.connect(url, **execution.options(self._place))
             self._socket = self._stack.enter_context(connecting)
-            self._socket.send(self._first)
+            if self._first is not None:
+                self._socket.send(self._first)
         except self._broken as error:
             self._stack.close()
             raise execution.refusal(self._place, error) from error
@@ -42,6 +46,11 @@ class Session:
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
+
+    def close(self) -> None:
+        """End the connection, also while another thread or task reads."""
+        if self._socket is not None:
+            self._socket.close()
 
     def output(self) -> Iterator[execution.Output | execution.Exited]:
         """Yield output until the command has ended. Raises Lost where the connection ends first."""

@@ -14,6 +14,8 @@ from oarlock.spec import attempts
 SECRET_BYTES = 32
 _PURPOSE = b"oarlock task token 1\0"
 _SERVERS = b"oarlock parameter servers 1\0"
+_TENSORBOARD = b"oarlock tensorboard 1\0"
+TENSORBOARD_PREFIX = "oat_"
 
 
 def derive(secret: bytes, key: attempts.TaskKey) -> str:
@@ -24,6 +26,11 @@ def derive(secret: bytes, key: attempts.TaskKey) -> str:
 def of_attempt(secret: bytes, job: str, attempt: int) -> str:
     """Return the token by which the parameter servers of an attempt know its workers, 64 hexadecimal digits."""
     return _derived(secret, _SERVERS + f"{job}/{attempt}".encode())
+
+
+def of_tensorboard(secret: bytes, job: str) -> str:
+    """Return the token by which the TensorBoard of a job reads the job's metrics, and nothing else."""
+    return TENSORBOARD_PREFIX + _derived(secret, _TENSORBOARD + job.encode())
 
 
 def holds(secret: bytes, key: attempts.TaskKey, token: str) -> bool:

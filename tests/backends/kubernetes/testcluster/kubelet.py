@@ -148,7 +148,7 @@ class RunningCluster(cluster.Cluster):
         told: dict[str, Any] = await self.api.get(f"{self.path('pods')}/{pod.metadata.name}", dict[str, Any])
         spec, uid = told["spec"], pod.metadata.uid
         third, last = divmod(next(self._numbers), 250)
-        address = f"127.1.{third}.{last + 2}"
+        address = f"127.{os.getpid() % 250 + 1}.{third}.{last + 2}"  # other tests run on this machine, too
         folder = self.pod_folder(pod.metadata.name)
         folder.mkdir(parents=True, exist_ok=True)
         volumes = {one["name"]: await self._volume(folder, one) for one in spec.get("volumes", [])}
@@ -321,6 +321,10 @@ class Commands:
         asked = urlparse(socket.request.path)
         _, _, _, pod, container = asked.path.split("/")
         process = await self._cluster.start_in(pod, container, parse_qs(asked.query)["command"])
+        with contextlib.suppress(websockets.ConnectionClosed):
+            await self._converse(socket, process)
+
+    async def _converse(self, socket: sockets.ServerConnection, process: asyncio.subprocess.Process) -> None:
         reading = asyncio.create_task(self._feed(socket, process))
         await asyncio.gather(*(self._tell(socket, number, stream) for number, stream in
                                ((commands.STDOUT, process.stdout), (commands.STDERR, process.stderr))))  # fmt: skip
@@ -337,6 +341,7 @@ class Commands:
             if isinstance(message, bytes) and message[0] == commands.STDIN:
                 process.stdin.write(message[1:])
                 await process.stdin.drain()
+        process.stdin.close()  # the client has left
 
     async def _tell(self, socket: sockets.ServerConnection, number: int, stream: asyncio.StreamReader | None) -> None:
         assert stream is not None

@@ -14,6 +14,9 @@ ATTEMPT = f"{PREFIX}/attempt"
 ROLE = f"{PREFIX}/role"
 INDEX = f"{PREFIX}/index"
 INCARNATION = f"{PREFIX}/incarnation"
+TENSORBOARD = f"{PREFIX}/tensorboard"
+"""The installation of the pod and the Secret of a TensorBoard. They lack its usual label, so that the pod counts as one
+of others: the place that it takes is held by no job."""
 BOUND_BY = f"{PREFIX}/bound-by"
 """An annotation: the scheduler that binds the pod, where that is not the server."""
 
@@ -36,6 +39,10 @@ def of_task(installation: str, key: attempts.TaskKey) -> dict[str, str]:
         INDEX: str(key.index),
         INCARNATION: str(key.incarnation),
     }
+
+
+def of_tensorboard(installation: str, job: str) -> dict[str, str]:
+    return {MANAGED_BY: "oarlock", TENSORBOARD: installation, JOB: job}
 
 
 def references(owner: resources.Resource) -> list[OwnerReference]:

@@ -6,13 +6,14 @@ import importlib.util
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from oarlock.cli import command
-from oarlock.cli.following import results
+from oarlock.cli.following import results, tunnels
 from oarlock.cli.output import terminal
-from oarlock.spec import errors
+from oarlock.spec import bodies, errors
 from oarlock.spec.hints import extras
 
 if TYPE_CHECKING:
@@ -29,13 +30,27 @@ POINTS = 10_000
 )
 @command.option("--write-only", is_flag=True, help="Write event files and print their directory, without TensorBoard.")
 @command.option("--port", type=int, metavar="N", show_default="6006", help="Port of TensorBoard.")
+@command.option("--local", is_flag=True, help="Use the TensorBoard of this machine, even if one runs beside the job.")
 @command.json_option
 @command.connected
 def tensorboard(
-    client: clients.Client, job: str, directory: str | None, write_only: bool, port: int | None, as_json: bool
+    client: clients.Client,
+    job: str,
+    directory: str | None,
+    write_only: bool,
+    port: int | None,
+    local: bool,
+    as_json: bool,
 ) -> int:
-    """Show JOB's metrics in TensorBoard: the event files in its results, or else files made from its metrics."""
+    """Show JOB's metrics in TensorBoard.
+
+    A job in a cluster may have a TensorBoard beside it (`tensorboard: true`): then a port of this machine leads there.
+    Else TensorBoard runs here, with the event files in the job's results, or else files made from its metrics.
+    """
     found = client.job(job)
+    here = local or write_only or as_json or directory is not None
+    if not here and found.spec.tensorboard and tunnels.await_running(client, found.id):
+        return _through(client, found, port)
     logdir = own_files(client, found) if directory is None else None
     if logdir is None:
         logdir = Path(directory) if directory is not None else client.settings.home / "cache" / "tensorboard" / found.id
@@ -52,6 +67,19 @@ def tensorboard(
         return subprocess.run(words, check=False).returncode
     except KeyboardInterrupt:
         return 0  # Ctrl-C is the way to leave TensorBoard
+
+
+def _through(client: clients.Client, job: jobs.Job, port: int | None) -> int:
+    with tunnels.opened(client, job.id, port) as number:
+        terminal.out(f"http://localhost:{number}/")
+        terminal.say(f"This is the TensorBoard of {terminal.clean(job.name)}, until Ctrl-C or the end of the job.")
+        try:
+            while client.tensorboard(job.id).state is not bodies.TensorBoardState.NONE:
+                time.sleep(tunnels.LOOK_S)
+        except KeyboardInterrupt:
+            return 0
+    terminal.say(f"{terminal.clean(job.name)} runs no more. Its metrics stay: oarlock tensorboard {job.name}")
+    return 0
 
 
 def own_files(client: clients.Client, job: jobs.Job) -> Path | None:

@@ -1,0 +1,79 @@
+"""The command `python -m oarlock.client.eventfeed JOB FOLDER`: write a job's metrics into event files as they arrive.
+
+It runs in the pod of a TensorBoard. TensorBoard reads a file on from where it has read: a file only grows. So each
+series remembers its last step, and a point of an earlier step that comes late is left out.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from oarlock.client import answers, eventfiles
+from oarlock.client.synchronous import client as clients
+from oarlock.spec import errors
+
+PERIOD_S = 5.0
+POINTS = 10_000
+"""The most points of a series at one look."""
+
+Series = tuple[str, int, str]
+
+
+class Feed:
+    """The event files of one job in `folder`: one for each process of each task. `number` tells them from others."""
+
+    def __init__(self, folder: Path, number: int) -> None:
+        self._folder = folder
+        self._number = number
+        self._last: dict[Series, int] = {}
+
+    @property
+    def first_step(self) -> int | None:
+        """Return the step from which on to ask: behind it, all that the slowest series still lacks."""
+        return min(self._last.values()) if self._last else None
+
+    def add(self, series: tuple[answers.Series, ...]) -> None:
+        """Append the points that are new."""
+        by_process: dict[tuple[str, int], list[answers.Series]] = {}
+        for one in series:
+            last = self._last.get((one.task, one.process, one.name), -1)
+            points = tuple(point for point in one.points if point.step > last)
+            if points:
+                self._last[one.task, one.process, one.name] = max(point.step for point in points)
+                new = answers.Series(task=one.task, process=one.process, name=one.name, points=points)
+                by_process.setdefault((one.task, one.process), []).append(new)
+        for (task, process), some in by_process.items():
+            place = self._folder / f"{task}.{process}" / f"events.out.tfevents.{self._number}.oarlock"
+            place.parent.mkdir(parents=True, exist_ok=True)
+            content = eventfiles.encoded(some) if not place.exists() else eventfiles.more(some)
+            with place.open("ab") as file:
+                file.write(content)
+
+
+def follow(client: clients.Client, job: str, folder: Path, sleep: Callable[[float], None] = time.sleep) -> None:
+    """Follow the metrics until the server refuses them: the job has ended."""
+    for old in folder.rglob("events.out.tfevents.*"):  # of a feed before this one: the container was started again
+        old.unlink()
+    feed = Feed(folder, int(time.time()))
+    while True:
+        try:
+            feed.add(client.metrics(job, points=POINTS, steps=(feed.first_step, None)).series)
+        except (errors.Unauthenticated, errors.Forbidden, errors.NotFound):
+            raise
+        except errors.OarlockError as error:  # a server that starts again
+            sys.stderr.write(f"{error}\n")
+        sleep(PERIOD_S)
+
+
+def main(arguments: list[str]) -> int:
+    job, folder = arguments
+    with clients.Client() as client:
+        follow(client, job, Path(folder))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
