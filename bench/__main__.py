@@ -21,7 +21,19 @@ from bench.kubernetes import kube, objects
 from bench.pages import large, living, packages, visits
 from bench.pages import serving as pageserving
 from bench.scheduler import placing, policies, scheduling
-from bench.train import accuracy, advising, reducing, saving, serving, together, working
+from bench.train import (
+    accuracy,
+    advising,
+    apart,
+    choosing,
+    ratios,
+    reducing,
+    saving,
+    serving,
+    staleness,
+    together,
+    working,
+)
 
 BENCHES = {
     "commandline": commandline.run,
@@ -49,6 +61,10 @@ TRAIN = {
     "serving": serving.run,
     "reducing": reducing.run,
     "advising": advising.run,
+    "choosing": choosing.run,
+    "ratios": ratios.run,
+    "apart": apart.run,
+    "staleness": staleness.run,
     "accuracy-digits": accuracy.digits,
     "accuracy-text": accuracy.text,
 }

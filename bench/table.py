@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
@@ -16,7 +16,8 @@ FIGURES, PAGES = "figures", "pages"
 class Row:
     """`value` and `reach` in `unit`; at most `reach`, or at least where `at_least`. `detail` says how it was taken.
 
-    `points`, sizes and what was measured at each, are drawn into `picture`, a file of docs/, when the table is saved.
+    When the table is saved, `points` (sizes, and the value measured at each) or `curves` (such points by name) are
+    drawn into `picture`, a file of docs/. `axes` are the words at the axes of curves.
     """
 
     bench: str
@@ -28,6 +29,8 @@ class Row:
     detail: str = ""
     points: tuple[tuple[float, float], ...] = ()
     picture: str = ""
+    curves: Mapping[str, tuple[tuple[float, float], ...]] = field(default_factory=dict)
+    axes: tuple[str, str] = ("", "")
 
     @property
     def reached(self) -> bool | None:
@@ -84,7 +87,9 @@ def save(rows: Sequence[Row], machine: str, place: str = FIGURES) -> None:
         if row.picture:
             from bench import plots  # matplotlib is needed for this alone
 
-            plots.growth(
-                row.points, "nodes, and as many gangs that wait", "ms a round, median", PAGE.parent / row.picture
-            )
+            path = PAGE.parent / row.picture
+            if row.curves:
+                plots.curves(row.curves, *row.axes, path)
+            else:
+                plots.growth(row.points, "nodes, and as many gangs that wait", "ms a round, median", path)
     PAGE.write_text(f"{head}{begin}\n{table}\n{end}{tail}")

@@ -1,6 +1,11 @@
-"""One rank of a training with timed steps. Arguments: method, steps. The last line of rank 0 is a JSON object.
+"""One rank of a training with timed steps. The last line of rank 0 is a JSON object.
 
-The model is an MLP of 25 MB, the batch 64 examples. DistributedDataParallel is the reference.
+together.py METHOD STEPS [MODEL [SECONDS]]
+
+MODEL is `mlp` (25 MB, the batch 64 examples) or a network of bench/train/networks.py: tensors with a quarter of their
+width, and sleeps of SECONDS a step in the place of its arithmetic, divided among the layers as that is.
+DistributedDataParallel is the reference. The steps of `auto` and `auto-lossy` are those after the choice; the object
+tells of the steps before it, too.
 """
 
 import json
@@ -8,21 +13,33 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import distributed, nn
 
-from oarlock import train
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from bench.train import networks
 
-METHODS = {
-    "allreduce": {},
-    "bf16": {"compression": "bf16"},
-    "powersgd": {"compression": train.PowerSGD(rank=1)},
-    "dgc": {"compression": train.DGC(warm_up_steps=0)},
-    "dgc-half": {"compression": train.DGC(warm_up_steps=0, half_values=True)},
+from oarlock import train
+from oarlock.train.strategies import dataparallel
+
+NARROWER = 4
+METHODS: dict[str, dict[str, Any]] = {
+    "allreduce": {"strategy": "allreduce"},
+    "bf16": {"strategy": "allreduce", "compression": "bf16"},
+    "powersgd": {"strategy": "allreduce", "compression": train.PowerSGD(rank=1)},
+    "powersgd-2": {"strategy": "allreduce", "compression": "powersgd"},
+    "dgc": {"strategy": "allreduce", "compression": train.DGC(warm_up_steps=0)},
+    "dgc-half": {"strategy": "allreduce", "compression": train.DGC(warm_up_steps=0, half_values=True)},
     "ps": {"strategy": "ps"},
+    "auto": {"strategy": "auto"},
+    "auto-lossy": {"strategy": "auto", "compression": "auto"},
 }
 method, steps = sys.argv[1], int(sys.argv[2])
+name, seconds_a_step = (sys.argv[3:] + ["mlp", "0"][len(sys.argv[3:]) :])[:2]
+if method == "auto-lossy":  # as after the warm-up of DGC, like the fixed choice
+    os.environ["OARLOCK_STRATEGY"] = json.dumps({"kind": "auto", "compression": "auto", "warm_up_steps": 0})
 torch.set_num_threads(1)
 world = train.init()
 torch.manual_seed(world.rank)
@@ -39,14 +56,60 @@ class Many(nn.Module):
         return torch.cat(list(self.all)).sum() * x[0, 0]
 
 
-many = method in ("fused", "each")
-model: nn.Module = (
-    Many() if many else nn.Sequential(*[layer for _ in range(4) for layer in (nn.Linear(1256, 1256), nn.ReLU())])
-)
+class Sleep(torch.autograd.Function):
+    """A layer's arithmetic: a third of its time in the forward pass, and gradients that are there already."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, seconds: float, ready: list[torch.Tensor], *weights: torch.Tensor) -> Any:
+        ctx.seconds, ctx.ready = seconds, ready
+        time.sleep(seconds / 3)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        time.sleep(ctx.seconds * 2 / 3)
+        return gradient, None, None, *ctx.ready
+
+
+class Sleeping(nn.Module):
+    """A layer with the tensors of another one."""
+
+    def __init__(self, shapes: list[tuple[int, ...]], seconds: float) -> None:
+        super().__init__()
+        self.weights = nn.ParameterList([torch.zeros(shape) for shape in shapes])
+        self.ready, self.seconds = [torch.randn(shape) for shape in shapes], seconds
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        asleep: torch.Tensor = Sleep.apply(x, self.seconds, self.ready, *self.weights)
+        return asleep
+
+
+def narrow(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape of the tensor in a network of a quarter of the width."""
+    return tuple(max(1, size // NARROWER) for size in shape[:2]) + shape[2:]
+
+
+def sleeping(layers: list[networks.Layer], seconds: float) -> nn.Module:
+    whole = sum(layer.operations for layer in layers)
+    return nn.Sequential(
+        *[Sleeping([narrow(each) for each in one.shapes], seconds * one.operations / whole) for one in layers]
+    )
+
+
+if method in ("fused", "each"):
+    model: nn.Module = Many()
+elif name == "mlp":
+    model = nn.Sequential(*[layer for _ in range(4) for layer in (nn.Linear(1256, 1256), nn.ReLU())])
+else:
+    model = sleeping(networks.named(name), float(seconds_a_step))
+size = sum(each.numel() * each.element_size() for each in model.parameters())
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+whole = model
 if method == "ddp":
     model = nn.parallel.DistributedDataParallel(model)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-if method in METHODS or method == "fused":
+elif method == "ps-async":
+    train.data_parallel(model, optimizer, strategy=train.ParameterServers(sync=False))
+elif method in METHODS or method == "fused":
     train.data_parallel(model, optimizer, **METHODS.get(method, {}))
 x = torch.randn(64, 1256)
 
@@ -55,32 +118,45 @@ def sent() -> int:
     """Return the bytes that this machine has put on the link, with the headers of TCP and IP."""
     total = 0
     for line in Path("/proc/net/dev").read_text().splitlines()[2:]:
-        name, _, numbers = line.partition(":")
-        if name.strip() != "lo":
+        device, _, numbers = line.partition(":")
+        if device.strip() != "lo":
             total += int(numbers.split()[8])
     return total
 
 
-def step() -> None:
+def step() -> float:
+    began = time.perf_counter()
     optimizer.zero_grad()
-    (model(x) - x).square().mean().backward()
+    (model(x) - (x if name == "mlp" else 0.0)).square().mean().backward()
     if method == "each":
         for parameter in model.parameters():
             distributed.all_reduce(parameter.grad)
     optimizer.step()
+    return time.perf_counter() - began
 
 
-for _ in range(2):
-    step()
+before_choice: list[float] = []
+choice: dict[str, Any] = {}
+strategy = dataparallel.strategy_of(whole)
+if method.startswith("auto") and world.world_size > 1 and strategy is not None:
+    waits_for = type(strategy).__name__ == "Automatic"
+    while waits_for and not choice:
+        before_choice.append(step())
+        choice = strategy.choice()
+warm_up = [step() for _ in range(2)]
 seconds, before = [], sent()
 for _ in range(steps):
-    began = time.perf_counter()
-    step()
-    seconds.append(time.perf_counter() - began)
+    seconds.append(step())
 if world.rank == 0:
-    size = sum(each.numel() * each.element_size() for each in model.parameters())
-    print(json.dumps({"seconds": seconds, "sent": (sent() - before) / steps, "bytes": size}), flush=True)
-if method == "ps":
+    told = {
+        "seconds": seconds,
+        "sent": (sent() - before) / steps,
+        "bytes": size,
+        "before_choice": before_choice + (warm_up if before_choice else []),
+        "choice": choice.get("exchange", "none"),
+    }
+    print(json.dumps(told), flush=True)
+if "ps" in (method, method[:2], choice.get("exchange")):
     train.shutdown()
 else:
     if distributed.is_initialized():

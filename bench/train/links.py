@@ -1,4 +1,4 @@
-"""Two machines in miniature: network namespaces that a slow link joins. Needs root, `ip` and `tc`.
+"""Machines in miniature: network namespaces that slow links join. Needs root, `ip` and `tc`.
 
 The rate of the link is that of `tc tbf`, in both directions. A burst of 256 KB keeps the rate exact at 1 Gbit/s.
 """
@@ -10,8 +10,10 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
-ADDRESSES = ("10.213.77.1", "10.213.77.2")
+NETWORK = "10.213.77"
+ADDRESSES = (f"{NETWORK}.1", f"{NETWORK}.2")
 
 
 @dataclass(frozen=True)
@@ -23,9 +25,13 @@ class Machine:
     address: str
 
     def inside(self, command: Sequence[str]) -> list[str]:
-        """Return the command that runs this one on the machine, which has a /dev/shm of its own."""
-        alone = 'mount -t tmpfs tmpfs /dev/shm && exec "$@"'  # in the mount namespace that ip has made
+        """Return the command that runs this one on the machine, whose processes have a /dev/shm of their own."""
+        alone = f'mount --bind {self.memory} /dev/shm && exec "$@"'  # in the mount namespace that ip has made
         return ["ip", "netns", "exec", self.namespace, "sh", "-c", alone, "sh", *command]
+
+    @property
+    def memory(self) -> Path:
+        return Path("/run") / self.namespace
 
 
 @contextmanager
@@ -40,16 +46,58 @@ def link(megabits: int) -> Iterator[tuple[Machine, ...]]:
         _do("ip", "-n", first.namespace, "link", "add", first.device, "type", "veth", "peer", "name", second.device)
         _do("ip", "-n", first.namespace, "link", "set", second.device, "netns", second.namespace)
         for each in machines:
-            inside = ("ip", "-n", each.namespace)
-            _do(*inside, "addr", "add", f"{each.address}/24", "dev", each.device)
-            _do(*inside, "link", "set", each.device, "up")
-            _do(*inside, "link", "set", "lo", "up")
-            shape = ("root", "tbf", "rate", f"{megabits}mbit", "burst", "256kb", "latency", "50ms")
-            _do("ip", "netns", "exec", each.namespace, "tc", "qdisc", "add", "dev", each.device, *shape)
+            _bring_up(each, megabits)
         yield machines
     finally:
-        for each in machines:
-            subprocess.run(["ip", "netns", "del", each.namespace], check=False, capture_output=True)
+        _remove(machines)
+
+
+@contextmanager
+def network(megabits: int, count: int) -> Iterator[tuple[Machine, ...]]:
+    """Give so many machines, each with a link of this rate to one switch."""
+    mark = f"oar{os.getpid() % 100_000}"
+    switch = f"{mark}s"
+    machines = tuple(Machine(f"{mark}n{end}", f"{mark}d{end}", f"{NETWORK}.{end + 1}") for end in range(count))
+    try:
+        for namespace in (switch, *(each.namespace for each in machines)):
+            _do("ip", "netns", "add", namespace)
+        _do("ip", "-n", switch, "link", "add", "switch", "type", "bridge")
+        _do("ip", "-n", switch, "link", "set", "switch", "up")
+        for end, each in enumerate(machines):
+            plug = f"{mark}p{end}"
+            _do("ip", "-n", each.namespace, "link", "add", each.device, "type", "veth", "peer", "name", plug)
+            _do("ip", "-n", each.namespace, "link", "set", plug, "netns", switch)
+            _do("ip", "-n", switch, "link", "set", plug, "master", "switch")
+            _do("ip", "-n", switch, "link", "set", plug, "up")
+            _shape(switch, plug, megabits)
+            _bring_up(each, megabits)
+        yield machines
+    finally:
+        _remove(machines)
+        subprocess.run(["ip", "netns", "del", switch], check=False, capture_output=True)
+
+
+def _bring_up(machine: Machine, megabits: int) -> None:
+    inside = ("ip", "-n", machine.namespace)
+    _do(*inside, "addr", "add", f"{machine.address}/24", "dev", machine.device)
+    _do(*inside, "link", "set", machine.device, "up")
+    _do(*inside, "link", "set", "lo", "up")
+    machine.memory.mkdir()
+    _do("mount", "-t", "tmpfs", "tmpfs", str(machine.memory))
+    _shape(machine.namespace, machine.device, megabits)
+
+
+def _remove(machines: Sequence[Machine]) -> None:
+    for each in machines:
+        subprocess.run(["ip", "netns", "del", each.namespace], check=False, capture_output=True)
+        if each.memory.exists():
+            subprocess.run(["umount", "--lazy", str(each.memory)], check=False, capture_output=True)
+            each.memory.rmdir()
+
+
+def _shape(namespace: str, device: str, megabits: int) -> None:
+    rate = ("root", "tbf", "rate", f"{megabits}mbit", "burst", "256kb", "latency", "50ms")
+    _do("ip", "netns", "exec", namespace, "tc", "qdisc", "add", "dev", device, *rate)
 
 
 def _do(*command: str) -> None:

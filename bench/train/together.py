@@ -5,19 +5,14 @@ All methods take turns, round by round, so that a busy machine slows all of them
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
-import subprocess
-import sys
-import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from bench import table
-from bench.train import links
+from bench.train import links, networks, ranks
 from oarlock.train.servers import sharding
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "together.py"
@@ -27,8 +22,6 @@ REACH = {
     (1000, "dgc"): 5.0,
     (100, "dgc"): 40.0,
 }
-VGG16 = (64, 64, 128, 128, 256, 256, 256, 512, 512, 512, 512, 512, 512)
-"""The widths of its convolutions."""
 METHODS = ("ddp", "allreduce", "bf16", "powersgd", "dgc", "dgc-half", "ps")
 NAMES = {
     "allreduce": "allreduce",
@@ -75,12 +68,7 @@ def median(run: dict[str, Any]) -> float:
 
 def divided() -> list[table.Row]:
     """Divide VGG16 among four parameter servers: the bytes of the fullest against the mean."""
-    shapes: list[tuple[int, ...]] = []
-    channels = 3
-    for width in VGG16:
-        shapes += [(width, channels, 3, 3), (width,)]
-        channels = width
-    shapes += [(4096, 512 * 7 * 7), (4096,), (4096, 4096), (4096,), (1000, 4096), (1000,)]
+    shapes = networks.shapes(networks.vgg16())
     tensors = [sharding.Tensor(str(number), shape, "float32", 4, 0) for number, shape in enumerate(shapes)]
     rows = []
     for way, reach in (("partition", 1.02), ("greedy", None), ("round_robin", None)):
@@ -92,35 +80,7 @@ def divided() -> list[table.Row]:
 
 def measured(machines: Sequence[links.Machine], method: str, steps: int) -> dict[str, Any]:
     """Train with one rank on each of these machines, and return the figures of rank 0."""
-    ours = {key: value for key, value in os.environ.items() if not key.startswith("OARLOCK_")}
-    ranks = []
-    with tempfile.TemporaryDirectory() as folder:
-        for rank, machine in enumerate(machines):
-            place = {
-                "RANK": str(rank),
-                "WORLD_SIZE": str(len(machines)),
-                "LOCAL_RANK": "0",
-                "LOCAL_WORLD_SIZE": "1",
-                "MASTER_ADDR": links.ADDRESSES[0],
-                "MASTER_PORT": "29531",
-                "GLOO_SOCKET_IFNAME": machine.device,  # the machine's own name leads to another interface
-            }
-            command = machine.inside([sys.executable, str(SCRIPT), method, str(steps)])
-            with (Path(folder) / str(rank)).open("w") as said, (Path(folder) / f"{rank}-errors").open("w") as errors:
-                ranks.append(subprocess.Popen(command, env=ours | place, stdout=said, stderr=errors))
-        try:
-            while None in (codes := [rank.poll() for rank in ranks]) and not any(codes):
-                time.sleep(0.05)
-        finally:
-            for rank in ranks:
-                rank.kill()
-                rank.wait()
-        if any(codes):
-            wrong = next(number for number, code in enumerate(codes) if code)
-            said_last = (Path(folder) / f"{wrong}-errors").read_text()[-2000:]
-            raise RuntimeError(f"{method}: rank {wrong} ended with {codes[wrong]}: {said_last}")
-        found: dict[str, Any] = json.loads((Path(folder) / "0").read_text().splitlines()[-1])
-        return found
+    return ranks.run(machines, SCRIPT, [method, steps])
 
 
 def _rows(

@@ -13,13 +13,13 @@ import torch
 from torch import nn
 
 from bench import table
+from bench.train import networks
 from oarlock import train
 from oarlock.train.compression import dgc
 from oarlock.train.worlds import World
 
 STEP_S = 0.039
 """The step of the MLP of 25 MB, with a batch of 64 on one quiet core."""
-RESNET50_BLOCKS = ((3, 64, 256), (4, 128, 512), (6, 256, 1024), (3, 512, 2048))
 
 
 def run(rounds: int = 40) -> list[table.Row]:
@@ -27,23 +27,9 @@ def run(rounds: int = 40) -> list[table.Row]:
     mlp = [shape for _ in range(4) for shape in ((1256, 1256), (1256,))]
     return [
         _compression("25 MB MLP", mlp, rounds, 10.0, 600.0),
-        _compression("ResNet-50's shapes", resnet50(), rounds, None, 270.0),
+        _compression("ResNet-50's shapes", networks.shapes(networks.resnet50()), rounds, None, 270.0),
         _hooks(rounds * 25),
     ]
-
-
-def resnet50() -> list[tuple[int, ...]]:
-    """Return the shapes of the trained parameters of ResNet-50."""
-    shapes: list[tuple[int, ...]] = [(64, 3, 7, 7), (64,), (64,)]
-    channels = 64
-    for blocks, inner, outer in RESNET50_BLOCKS:
-        for block in range(blocks):
-            for out, into, side in ((inner, channels, 1), (inner, inner, 3), (outer, inner, 1)):
-                shapes += [(out, into, side, side), (out,), (out,)]
-            if block == 0:
-                shapes += [(outer, channels, 1, 1), (outer,), (outer,)]
-            channels = outer
-    return [*shapes, (1000, 2048), (1000,)]
 
 
 class _Done:

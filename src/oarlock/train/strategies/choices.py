@@ -61,7 +61,7 @@ def choose(
             return strategy
         strategy = strategy.kind
     settings = compression if isinstance(compression, (DGC, PowerSGD)) else None
-    if told.get("compression") == "dgc" and "warm_up_steps" in told:  # `oarlock advise` tries what follows the warm-up
+    if told.get("compression") in ("dgc", "auto") and "warm_up_steps" in told:  # `oarlock advise` skips the warm-up
         given = settings if isinstance(settings, DGC) else DGC()
         settings = replace(given, warm_up_steps=int(told["warm_up_steps"]))
     kind = str(told.get("kind") or strategy or "auto")
@@ -79,7 +79,7 @@ def choose(
     return Choice(
         kind,
         name,
-        settings if settings and name == _name(settings) else None,
+        settings if settings and name in (_name(settings), "auto") else None,
         sync=told.get("sync") is not False,
         backup=int(told.get("backup") or 0),
         staleness=told.get("staleness"),

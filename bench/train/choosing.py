@@ -1,0 +1,71 @@
+"""Strategy `auto` against every fixed choice, over three links with three models: the first 1,000 steps.
+
+Two workers, each with a parameter server beside it. The steps until the choice, the measuring and two steps after it
+are taken as they are; the rest of the 1,000, and all steps of a fixed choice, as the median of some. DGC is as after
+its warm-up in both.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from bench import table
+from bench.train import links, ranks
+
+SCRIPT = Path(__file__).parents[1] / "scripts" / "together.py"
+LINKS = {10_000: "10 Gbit/s", 1000: "1 Gbit/s", 100: "100 Mbit/s"}
+MODELS = {"mlp": 0.0, "VGG16": 0.3, "GoogLeNet": 0.1}
+"""With the seconds of sleep a step."""
+LOSSLESS = ("allreduce", "ps")
+LOSSY = (*LOSSLESS, "bf16", "powersgd-2", "dgc")
+STEPS = 1000
+SAMPLED = 7
+REACH = 1.1
+SELECTED = os.environ.get("BENCH_CELLS", "")
+"""Such as `100:mlp`: that link with that model alone."""
+
+
+def run() -> list[table.Row]:
+    found: dict[str, list[tuple[float, str]]] = {"auto": [], "auto-lossy": []}
+    for megabits, rate in LINKS.items():
+        for model, seconds in MODELS.items():
+            if SELECTED in ("", f"{megabits}:{model}"):
+                with links.link(megabits) as machines:
+                    taken = {
+                        method: _measured(machines, method, model, seconds) for method in (*LOSSY, "auto", "auto-lossy")
+                    }
+                for auto, fixed in (("auto", LOSSLESS), ("auto-lossy", LOSSY)):
+                    best = min(fixed, key=lambda method: total(taken[method]))
+                    ratio = total(taken[auto]) / total(taken[best])
+                    chosen = taken[auto]["choice"]
+                    detail = f"{rate}, {model} {ratio:.2f} (chose {chosen}, the best is {best})"
+                    found[auto].append((ratio, detail))
+    load = f"load {os.getloadavg()[0]:.0f}"
+    names = {"auto": "lossless choices", "auto-lossy": 'compression="auto", all choices'}
+    return [
+        table.Row(
+            "choosing",
+            f"`auto` against the best fixed choice, the worst of 3 links x 3 models, {names[auto]}",
+            max(cells)[0],
+            "x",
+            REACH,
+            detail="; ".join([*(detail for _, detail in cells), load]),
+        )
+        for auto, cells in found.items()
+    ]
+
+
+def total(taken: dict[str, Any]) -> float:
+    """Return the seconds of the first STEPS steps."""
+    early: list[float] = taken["before_choice"]
+    return sum(early) + (STEPS - len(early)) * table.median(taken["seconds"])
+
+
+def _measured(machines: tuple[links.Machine, ...], method: str, model: str, seconds: float) -> dict[str, Any]:
+    with ranks.servers(machines) as known:
+        env = known if method in ("ps", "auto", "auto-lossy") else {}
+        if method.startswith("auto"):
+            env = {**env, "OARLOCK_STRATEGY": '{"kind": "auto"}'}  # the workers meet without the servers
+        return ranks.run(machines, SCRIPT, [method, SAMPLED, model, seconds], env)
