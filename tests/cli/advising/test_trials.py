@@ -109,7 +109,7 @@ def test_a_check_runs_the_strategy_that_was_predicted() -> None:
 
 
 FAILS_LATER = """
-import json, os, pathlib, time
+import json, os, pathlib, sys, time
 report = pathlib.Path(os.environ["OARLOCK_REPORT"])
 event = {"event": "progress", "step": 5, "step_s": 0.1, "sync_s": 0.0}
 (report / ("events-" + os.environ["RANK"] + ".jsonl")).write_text(json.dumps(event) + chr(10))
@@ -117,13 +117,15 @@ while len(list(report.glob("events-*"))) < 2:
     time.sleep(0.01)
 if os.environ["RANK"] == "1":
     raise SystemExit("out of memory")
-time.sleep(100)
+time.sleep(80)
+pathlib.Path(sys.argv[1]).touch()
 """
 
 
-def test_a_process_that_fails_after_its_first_steps_is_no_trial() -> None:
+def test_a_process_that_fails_after_its_first_steps_ends_the_trial(tmp_path: Path) -> None:
     with pytest.raises(errors.InvalidInput, match=r"(?s)process 1 of 2 ended with code 1 in the trial.*out of memory"):
-        trials.run([sys.executable, "-c", FAILS_LATER], 2, seconds=90.0)
+        trials.run([sys.executable, "-c", FAILS_LATER, str(tmp_path / "to the end")], 2, seconds=90.0)
+    assert not (tmp_path / "to the end").exists(), "the other process was waited for"
 
 
 def test_a_script_without_steps_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:

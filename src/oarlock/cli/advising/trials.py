@@ -107,7 +107,7 @@ def _watch(processes: Sequence[subprocess.Popen[bytes]], folder: Path, seconds: 
     Raises InvalidInput where a process fails before that, or tells of no steps within START_S.
     """
     began, first = time.monotonic(), None
-    while any(process.poll() is None for process in processes):
+    while None in [process.poll() for process in processes]:  # `poll` of each sets its `returncode`
         now = time.monotonic()
         if any(process.returncode not in (None, 0) for process in processes):
             break
