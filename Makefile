@@ -49,8 +49,10 @@ check-quick: setup-dev
 # compile all that it imports where the environment forbids to keep bytecode.
 test test-long: export PYTHONDONTWRITEBYTECODE :=
 # Without its cache mypy takes one core for a while: it runs beside the tests, and its output stands behind theirs.
+# In a fresh clone each worker would compile all modules and tests by itself: they are compiled once before, on the other core.
 test: check-quick  ## the checks and the tests (ARGS=... goes to pytest)
 	@$(BIN)/mypy >$(VENV)/.mypy.log 2>&1 & types=$$!; \
+	  [ -d tests/__pycache__ ] || $(BIN)/python -m pytest -q --collect-only >/dev/null 2>&1; \
 	  $(BIN)/python -m pytest -n auto --dist worksteal $(ARGS); tests=$$?; \
 	  wait $$types; checked=$$?; cat $(VENV)/.mypy.log; exit $$((tests > checked ? tests : checked))
 

@@ -14,19 +14,31 @@ T = TypeVar("T")
 COSTLY = ("train", "e2e", "store", "cli")
 """Rooms whose tests share what is made once in each worker (forks of torch, a server, PostgreSQL), or take long."""
 
+EARLY = ("documentation", "promises", "simulator")
+"""Rooms with single tests of many seconds. At the end of a run, such a test would leave the other workers idle."""
 
-def dealt(tests: Sequence[T], room: Callable[[T], str], workers: int, costly: Sequence[str] = COSTLY) -> list[T]:
+
+def dealt(
+    tests: Sequence[T],
+    room: Callable[[T], str],
+    workers: int,
+    costly: Sequence[str] = COSTLY,
+    early: Sequence[str] = EARLY,
+) -> list[T]:
     """Return the tests so that each costly room begins the share of a worker, with those of cheap rooms behind it.
 
-    The tests of a room keep their order. `room` gives the room of a test.
+    The tests of the early rooms come before all others, in equal parts. The tests of a room keep their order. `room`
+    gives the room of a test.
     """
     begin = costly[:workers]
-    rest = [test for test in tests if room(test) not in begin]
+    first = [test for test in tests if room(test) in early]
+    rest = [test for test in tests if room(test) not in (*begin, *early)]
     order: list[T] = []
     for number in range(workers):
-        first = [test for test in tests if number < len(begin) and room(test) == begin[number]]
         share = (len(tests) - len(order)) // (workers - number)
-        filled = max(0, share - len(first))
-        order += first + rest[:filled]
+        part = first[number::workers]
+        part += [test for test in tests if number < len(begin) and room(test) == begin[number]]
+        filled = max(0, share - len(part))
+        order += part + rest[:filled]
         del rest[:filled]
     return order + rest

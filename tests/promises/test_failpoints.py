@@ -8,9 +8,9 @@ import contextlib
 import json
 import os
 import random
+from collections.abc import Collection
 
 import pytest
-from tests import marks
 from tests.promises import crews
 from tests.promises import house as houses
 
@@ -33,18 +33,24 @@ OF_PODS = ("kubernetes.before_write",)
 """`tests/e2e/kubernetes/test_pod_faults.py` kills the server there."""
 DURING = tuple(name for name in failpoints.NAMES if name not in (*OF_OLD_JOBS, *OF_OLD_CHECKPOINTS, *OF_PODS))
 REACHED_S = 240.0
-SHORT = ("store.after_commit",)
-"""The point of `make test`; `make test-long` has the others."""
+SHORT = ("fails", "halted", "saves")
+"""The jobs of `make test`; `make test-long` has one of each kind, and all points."""
 
 
-@pytest.mark.parametrize("name", marks.long_except(SHORT, DURING))
+def test_killed_while_three_jobs_run(house: houses.House) -> None:
+    name = "store.after_commit"
+    killed_at(house, f"{name}:{HITS[name]}", SHORT)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", DURING)
 def test_killed_while_jobs_run(house: houses.House, name: str) -> None:
     killed_at(house, f"{name}:{HITS[name]}")
 
 
-def killed_at(house: houses.House, failpoint: str) -> None:
+def killed_at(house: houses.House, failpoint: str, keys: Collection[str] = ()) -> None:
     house.start(failpoint)
-    crew = whole_crew(house)
+    crew = whole_crew(house, keys=keys)
     reached = house.until_killed(REACHED_S)
     assert reached, f"{failpoint} was never reached"
     crews.judge_holdings(house)
@@ -54,9 +60,11 @@ def killed_at(house: houses.House, failpoint: str) -> None:
     crews.judge(crew)
 
 
-def whole_crew(house: houses.House, patience_s: float = crews.CONVERGENCE_S) -> crews.Crew:
+def whole_crew(house: houses.House, patience_s: float = crews.CONVERGENCE_S, keys: Collection[str] = ()) -> crews.Crew:
+    """Return a crew that has begun: with one job of each kind, or with those of these keys."""
     house.work.joinpath("../letter").write_text("dear reader")
-    crew = crews.Crew(house, crews.a_few(str(house.work.parent)), patience_s=patience_s)
+    wishes = [wish for wish in crews.a_few(str(house.work.parent)) if not keys or wish.key in keys]
+    crew = crews.Crew(house, wishes, patience_s=patience_s)
     crew.start()
     return crew
 
