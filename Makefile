@@ -9,7 +9,7 @@ ARGS   ?=
 GUESTS := accelerate lightning jax mpi4py tensorflow-cpu tqdm
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test test-long check check-quick format sdk definitions bench bench-scheduler bench-train bench-kube bench-web soak mutants test-guests test-kube test-node test-node-long test-train test-web clean
+.PHONY: help setup setup-dev demo test test-long check check-quick format sdk definitions bench bench-scheduler bench-train bench-kube bench-web soak mutants test-guests test-kube test-node test-node-long test-train test-web pictures clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -94,6 +94,9 @@ test-web: setup-dev  ## the pages in a real browser (OARLOCK_BROWSER=program)
 	@command -v "$${OARLOCK_BROWSER:-chromium}" >/dev/null \
 	  || { echo "There is no Chromium. On Debian: apt-get install chromium; or name a browser: OARLOCK_BROWSER=..." >&2; exit 1; }
 	$(BIN)/python -m pytest -m browser -n 0 tests/web/browser $(ARGS)
+
+pictures: setup-dev  ## take the pictures of the pages in the documentation anew, in a real browser
+	OARLOCK_PICTURES=write $(BIN)/python -m pytest -m browser -n 0 tests/web/browser -k documentation
 
 # KUBEBUILDER_ASSETS names the folder with kube-apiserver and etcd. Without them this fails: it is what it is for.
 test-kube: setup-dev  ## the Kubernetes backend against a real API server (KUBEBUILDER_ASSETS=folder)

@@ -41,6 +41,11 @@ TABLE: Mapping[str, str] = {
     "a node of the cluster": "a machine that is itself a node of the cluster of KUBECONFIG: pods reach a server on it",
     "IPv6": "an address of IPv6 of the machine itself (::1): a pod of a cluster that uses IPv6",
     "mpirun": "Open MPI: as root on Debian, `apt-get install openmpi-bin`",
+    "DejaVu fonts": "the fonts of the stored pictures of pages: as root on Debian, `apt-get install fonts-dejavu-core`",
+    "Chromium of the pictures": (
+        "the version of Chromium that drew the stored pictures of pages, where another one draws them otherwise:"
+        ' `OARLOCK_GOLDEN=write make test-web ARGS="-k pictures"` takes them anew'
+    ),
     "recorded workloads": (
         "the published workloads and traces. To get them:"
         " git clone --depth 1 --branch osdi21-artifact https://github.com/petuum/adaptdl &&"

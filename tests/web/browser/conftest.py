@@ -26,7 +26,13 @@ if TYPE_CHECKING:
 PROGRAM = os.environ.get("OARLOCK_BROWSER") or shutil.which("chromium") or shutil.which("chromium-browser") or ""
 FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update")
 FLAGS += ("--disable-sync", "--no-first-run", "--font-render-hinting=none")
+FLAGS += ("--host-resolver-rules=MAP evil.example 127.0.0.1",)  # a foreign name for this machine
 PATIENCE_MS = 120_000
+FAMILIES = {"DejaVu Sans": ("sans-serif", "system-ui", "serif"), "DejaVu Sans Mono": ("monospace", "ui-monospace")}
+FILES = [f"{name}{weight}.ttf" for name in ("DejaVuSans", "DejaVuSansMono") for weight in ("", "-Bold")]
+PLACES = ("/usr/share/fonts/truetype/dejavu", "/usr/share/fonts/dejavu", "/usr/share/fonts/TTF")
+FONTS = [Path(place, one) for place in PLACES if Path(place, FILES[0]).exists() for one in FILES]
+"""The four fonts that the pages of these tests are drawn with, whichever others a machine has. Empty without them."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -37,13 +43,29 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def chromium() -> AsyncIterator[Browser]:
+async def chromium(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Browser]:
     from playwright.async_api import async_playwright
 
+    surroundings = {**os.environ, **_fonts(tmp_path_factory.mktemp("fonts"))}
     async with async_playwright() as playwright:
-        made = await playwright.chromium.launch(executable_path=PROGRAM, args=list(FLAGS))
+        made = await playwright.chromium.launch(executable_path=PROGRAM, args=list(FLAGS), env=surroundings)
         yield made
         await made.close()
+
+
+def _fonts(folder: Path) -> dict[str, str]:
+    """Return the variable that gives a program the fonts of FONTS and no other."""
+    if not FONTS:
+        return {}
+    (folder / "fonts").mkdir()
+    for font in FONTS:
+        (folder / "fonts" / font.name).symlink_to(font)
+    alias = "<alias binding='same'><family>{}</family><prefer><family>{}</family></prefer></alias>"
+    aliases = [alias.format(asked, given) for given, several in FAMILIES.items() for asked in several]
+    places = f"<dir>{folder / 'fonts'}</dir><cachedir>{folder / 'cache'}</cachedir>"
+    file = folder / "fonts.conf"
+    file.write_text(f"<?xml version='1.0'?><fontconfig>{places}{''.join(aliases)}</fontconfig>")
+    return {"FONTCONFIG_FILE": str(file)}
 
 
 @pytest.fixture(scope="module")

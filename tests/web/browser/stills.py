@@ -60,10 +60,11 @@ PAGES = {"empty": EMPTY, "full": FULL}
 
 
 class Still(NamedTuple):
-    """The address of a server that stands still, and the cookies of its administrator's one session."""
+    """A server that stands still: its address, the cookies of its administrator's one session, and its parts."""
 
     url: str
     cookies: list[Any]
+    rig: browsers.WebRig
 
 
 @contextlib.asynccontextmanager
@@ -86,7 +87,7 @@ async def serving(folder: Path, *, full: bool) -> AsyncIterator[Still]:
             url = f"http://127.0.0.1:{port}"
             async with rig.browser("root") as browser:
                 cookies = [{"name": one.name, "value": one.value or "", "url": url} for one in browser.cookies.jar]
-            yield Still(url, cookies)
+            yield Still(url, cookies, rig)
             rig.wakes.close()
             server.should_exit = True
             await serving
