@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import os
 import platform
-import subprocess
 import sys
 import time
 
@@ -106,10 +105,12 @@ def main() -> int:
             with console.status(f"{name} ..."):
                 found = ALL[name]()
             rows += found
+            for row in found:
+                console.print(" | ".join(row.cells()), markup=False)
             if options.save:  # at once: a run that is cut off keeps its figures
                 measured = f"Measured on {machine}, {time.strftime('%Y-%m-%d')}."
                 table.save(found, measured, table.PAGES if name in PAGES else table.FIGURES)
-        except (OSError, RuntimeError, subprocess.SubprocessError) as error:  # the others are still worth having
+        except Exception as error:  # noqa: BLE001  (the others are still worth having)
             failed.append(name)
             console.print(f"{name} failed: {error}", markup=False)
         console.print(f"{name}: {time.perf_counter() - began:.0f} s")

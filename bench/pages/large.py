@@ -44,9 +44,11 @@ def log() -> list[table.Row]:
         visit = stage.Visit(context.new_page())
         path = f"{server.url}/jobs/talks/log"
         rows = []
+        visit.open(f"{path}?q=a+rare+word", "#lines .chosen")
+        line = visit.page.locator("#lines .chosen").get_attribute("id") or ""
         for what, query, seen, reach in (
             ("its end", "", "#lines li >> nth=-1", 0.5),
-            ("a line in its middle", "?at=worker-3:1:1:stdout.0:4000000", "#lines .chosen", 0.3),
+            ("a line in its middle", f"?line={line}", "#lines .chosen", 0.3),
             ("the first hit of a rare word", "?q=a+rare+word", "#lines .chosen:has-text('a rare word')", 2.0),
         ):
             taken, costs = [], []

@@ -22,13 +22,13 @@ PAUSE_S = 0.5
 REST_S = 5.0
 
 HURRIED = """
-const pause = setTimeout;
-window.setTimeout = (work, ms, ...rest) => pause(work, ms >= 500 && ms <= 1000 ? 0 : ms, ...rest);
-const ask = fetch;
+window.pause = setTimeout.bind(window);
+window.setTimeout = (work, ms, ...rest) => pause(work, ms > 20 && ms <= 1000 ? 0 : ms, ...rest);
+window.asked = fetch.bind(window);
 window.updates = 0;
 window.fetch = async (...given) => {
   delete given[1]?.headers?.["If-None-Match"];
-  const answer = await ask(...given);
+  const answer = await asked(...given);
   updates += given[1]?.headers?.["Oarlock-Fragment"] ? 1 : 0;
   return answer;
 };

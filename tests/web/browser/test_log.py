@@ -92,3 +92,51 @@ async def test_a_long_log_is_searched_and_read_from_any_line(shell: shells.Shell
     link = await page.locator("#lines li a").nth(2500).get_attribute("href")
     other = await browser.page(str(link))
     assert await other.locator("#lines .chosen code").inner_text() == texts[2500]
+
+
+GROWING = """
+import pathlib, sys, time
+said = 0
+for number, lines in enumerate((1000, 3800, 1500)):
+    for _ in range(6000):  # ten minutes at most
+        if not number or (pathlib.Path(sys.argv[1]) / f"go-{number}").exists():
+            break
+        time.sleep(0.1)
+    print("\\n".join(f"line {said + one}" for one in range(lines)), flush=True)
+    said += lines
+time.sleep(600)
+"""
+PLACE = """(() => {
+    const top = document.getElementById("log").getBoundingClientRect().top;
+    const row = [...document.querySelectorAll("#lines li")].find((one) => one.getBoundingClientRect().bottom > top + 1);
+    return [row.querySelector("code").textContent, Math.round(row.getBoundingClientRect().top - top)];
+})()"""
+COUNT = "document.getElementById('lines').childElementCount"
+
+
+@pytest.mark.parametrize("at", ["0", "20000"])
+async def test_a_reader_keeps_the_place_while_a_full_page_grows(
+    shell: shells.Shell, browser: conftest.Watched, tmp_path: Path, at: str
+) -> None:
+    shell.write("grow.py", GROWING)
+    job = shell.do("run", "--detach", "--", "python", "grow.py", str(tmp_path)).stdout.strip()
+    page = await browser.page(f"/jobs/{job}/log?task=worker-0")
+    await page.wait_for_selector("#lines li:has-text('line 999')")
+    (tmp_path / "go-1").touch()
+    await page.wait_for_selector("#lines li:has-text('line 4799')")
+    await page.evaluate(f"document.getElementById('log').scrollTop = {at}")
+    await page.wait_for_selector("#follow[aria-pressed='false']")
+    before = await page.evaluate(PLACE)
+    async with page.expect_response(lambda answer: "/log/lines" in answer.url and answer.ok) as grown:
+        (tmp_path / "go-2").touch()
+    while "line 5000" not in await (await grown.value).text():
+        async with page.expect_response(lambda answer: "/log/lines" in answer.url and answer.ok) as grown:
+            pass
+    await page.wait_for_timeout(1000)
+    assert await page.evaluate(PLACE) == before
+    assert await page.evaluate(COUNT) <= 5000
+    while not await page.locator("#lines li:has-text('line 6299')").count():
+        await page.evaluate("document.getElementById('log').scrollTop = 1e9")
+        await page.wait_for_timeout(200)
+    assert await page.evaluate(COUNT) <= 5000
+    shell.do("cancel", job)

@@ -71,14 +71,16 @@
       note(row);
       added.append(row);
     }
+    const mark = added.firstElementChild;
     rows.append(added);
     cut.after = page.dataset.after;
     later = Number(page.dataset.later);
-    while (rows.childElementCount > MOST) {
-      rows.firstElementChild.remove();
-      cut.before = null;
-      earlier = 1;
-    }
+    if (rows.childElementCount <= MOST) return;
+    const top = mark.getBoundingClientRect().top;
+    while (rows.childElementCount > MOST) rows.firstElementChild.remove();
+    cut.before = null;
+    earlier = 1;
+    box.scrollTop += mark.getBoundingClientRect().top - top; // the rows in view stay where they are
   };
 
   const prepend = (page) => {
@@ -141,6 +143,10 @@
       poll = Number((rows.dataset.poll = page.dataset.poll));
       const count = page.childElementCount;
       quiet = count > page.querySelectorAll(".open").length ? 0 : Math.min(4, quiet + 1);
+      if (!following && rows.childElementCount + count > MOST) {
+        later = Math.max(1, Number(page.dataset.later)); // for when the reader comes to the end: rows above may be read now
+        return;
+      }
       if (Number(page.dataset.later) > 4e6) replace(await fetched("end", { before: 1000 }));
       else append(page);
       if (following) toEnd();
