@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import mmap
 import os
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,7 @@ from torch import nn
 
 from oarlock import train
 from oarlock.train import errors
-from oarlock.train.servers import addresses, frames, handshake, links, memory, openings, remotes, rows
+from oarlock.train.servers import addresses, frames, handshake, links, memory, openings, remotes, rows, sharding
 
 TABLE, COLUMNS, WORDS = 4000, 24, 12
 OPTIMIZERS: dict[str, dict[str, Any]] = {
@@ -167,3 +170,83 @@ def test_a_dense_gradient_of_a_table_has_all_rows() -> None:
     assert found.values.tolist() == [[4.0, 5.0], [6.0, 7.0], [8.0, 9.0]]
     with pytest.raises(errors.StateError, match="sparse=False"):
         remotes.at_hand(torch.eye(3).to_sparse())
+
+
+def remote(servers: addresses.Addresses, rank: int) -> tuple[remotes.Remote, nn.Embedding, torch.optim.SGD]:
+    table = nn.Embedding(10, 2, sparse=True)
+    nn.init.zeros_(table.weight)
+    tensors = [sharding.Tensor("table", (10, 2), "float32", 4, 0, 2)]
+    parts = sharding.divide(tensors, 1, "partition")[0]
+    opening = openings.Opening(remotes.pieces(parts, tensors), "SGD", openings.Mode(2, sync=False))
+    link = links.Link(servers, 0, handshake.Place(rank, 2, 1, "step"))
+    made = remotes.Remote(link, rank, parts, tensors, [("table", table.weight)], opening)
+    made.open()
+    made.recovers = True
+    return made, table, torch.optim.SGD(table.parameters(), lr=1.0)
+
+
+def pushed(one: remotes.Remote, row: int) -> None:
+    gradient = torch.sparse_coo_tensor([[row]], torch.ones(1, 2), (10, 2), is_coalesced=True, check_invariants=False)
+    one.push([gradient], SETTINGS, 0)
+    one.take()
+
+
+def test_rows_of_a_lost_branch_do_not_stay_in_a_worker() -> None:
+    """A worker comes back to a new server late: others have gone on there, from older weights."""
+    with farm.running() as before, farm.running() as after:
+        (late, its_table, optimizer), (other, table, _) = remote(before, 0), remote(before, 1)
+        late.load(SETTINGS, optimizer)
+        pushed(late, 1)
+        pushed(late, 2)
+        for one in (other, late):
+            one.link._servers = after
+        other.link._connection.close()
+        for _ in range(3):
+            pushed(other, 5)
+        late.link._connection.close()
+        pushed(late, 7)
+        pushed(other, 8)
+        expected = torch.zeros(10, 2)
+        expected[5], expected[7] = -3, -1
+        assert torch.equal(its_table.weight, expected)
+        expected[8] = -1
+        assert torch.equal(table.weight, expected)
+        pushed(late, 9)
+        assert late._changed[0].numbers.tolist() == [8, 9], "all rows come once"
+        late.link.close()
+        other.link.close()
+
+
+ROWS, WIDTH = 1 << 18, 64
+
+
+def large(folder: Path) -> None:
+    """Train with a table of 64 MB, of which each step needs some rows. Then wait until the test has looked."""
+    model = nn.Sequential(nn.Embedding(ROWS, WIDTH, sparse=True), nn.Linear(WIDTH, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    train.data_parallel(model, optimizer, strategy=train.ParameterServers(sync=True))
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.arange(8)).square().mean().backward()
+        optimizer.step()
+    (folder / f"trained-{train.rank()}").touch()
+    while not (folder / "looked").exists():
+        time.sleep(0.01)
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+
+
+def test_a_server_holds_a_table_once(tmp_path: Path) -> None:
+    """A table may be as large as the server's memory, and each worker would add several to it."""
+    torch.optim.SGD([torch.zeros(1)], lr=0.1)  # the first optimizer imports a hundred megabytes
+    before = resident_bytes()
+    with farm.running() as servers, ThreadPoolExecutor(1) as pool:
+        ended = pool.submit(crew.run, large, tmp_path, folder=tmp_path, env=farm.variables(servers))
+        while not ended.done() and len(list(tmp_path.glob("trained-*"))) < 2:
+            time.sleep(0.01)
+        held = resident_bytes() - before
+        (tmp_path / "looked").touch()
+        assert ended.result() == [0, 0], crew.output(tmp_path)
+    assert held < 4 * ROWS * WIDTH * 4, "with copies for each worker it would be seven times"

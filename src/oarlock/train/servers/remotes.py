@@ -34,6 +34,7 @@ class Remote:
         self._staged: dict[int, torch.Tensor] = {}  # by the number of the part
         self._pushed: dict[int, rows.Rows] = {}  # kept for a request that is repeated
         self._changed: dict[int, rows.Rows] = {}
+        self._strays = False  # rows here may be those of a lost branch of the server's history
         self.recovers = False
         self._lost_at: float | None = None  # when the answer that is awaited was lost for the first time
         self._settings: list[dict[str, Any]] = []
@@ -89,6 +90,8 @@ class Remote:
         self._settings = list(settings)
         number = self._taken[self._rank] + 1 if self._taken else 0
         fields = {"base": self.version, "number": number, "absent": absent, "settings": settings, "wish": wish}
+        if self._strays:
+            fields["all_rows"] = True
         if self._pushed:
             fields["rows"] = {str(index): len(each.numbers) for index, each in self._pushed.items()}
         self._start(Kind.STEP, fields, body)
@@ -114,6 +117,7 @@ class Remote:
             whole = place.view(self._opening.pieces[number].shape)
             whole[changed.numbers.to(whole.device)] = changed.values.to(whole.device)
         self.version, self._taken = int(fields["version"]), list(fields["taken"])
+        self._strays = False
         return int(fields.get("wish", 0))
 
     def fetch_state(self, optimizer: optim.Optimizer) -> None:
@@ -181,7 +185,8 @@ class Remote:
         """Take part in the training of the server's successor, and repeat the request that awaits its answer."""
         self._recover()
         if self._awaited and self._request is not None:
-            self.link.start(*self._request)
+            kind, fields, body = self._request
+            self.link.start(kind, {**fields, "all_rows": True} if kind is Kind.STEP and self._strays else fields, body)
         self._broken = False
 
     def _recover(self) -> None:
@@ -194,6 +199,7 @@ class Remote:
         known = {"version": version, "taken": self._taken, "began_at": self.began_at}
         fields = {**known, "settings": self._settings}
         self.link.ask(Kind.RESUME, fields, [memory.view(each) for each in weights])
+        self._strays = any(piece.by_row for piece in self._opening.pieces)
 
     def _places(self, head: frames.Head) -> list[memoryview]:
         """Return the memory that receives the weights: the model's own where a transport can write there. But a server

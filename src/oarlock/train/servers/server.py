@@ -276,7 +276,7 @@ class _Desk:
         if self._shard.opening.mode.workers != self._place.workers:
             raise frames.Refused("the mode is for another number of workers")
         self._connection = self._socket
-        self._buffers, self._spare = self._shard.buffers(), []
+        self._buffers, self._spare = self._shard.buffers(by_row=False), []
         self._server.trains(self._place.rank)
         steps = self._shard.join(self._place.rank)
         self._answer(
@@ -331,8 +331,9 @@ class _Desk:
     def _load(self, head: frames.Head) -> None:
         held = self._opened()
         _expect(head, held.opening.bytes)
-        self._connection.body(held.views(self._buffers))
-        held.load(self._buffers, _whole(head.fields["version"]), _settings(head))
+        weights = self._weights(held)
+        self._connection.body(held.views(weights))
+        held.load(weights, _whole(head.fields["version"]), _settings(head))
         self._answer({})
 
     def _resume(self, head: frames.Head) -> None:
@@ -343,9 +344,10 @@ class _Desk:
             self._server.begin(_whole(began_at))
         if head.body_bytes:
             _expect(head, held.opening.bytes)
-            self._connection.body(held.views(self._buffers))
+            weights = self._weights(held)
+            self._connection.body(held.views(weights))
             taken = [_whole(each) for each in head.fields["taken"]]
-            held.resume(self._buffers, _whole(head.fields["version"]), _settings(head), taken)
+            held.resume(weights, _whole(head.fields["version"]), _settings(head), taken)
         held.is_back(self._place.rank)
         self._answer({})
 
@@ -353,8 +355,9 @@ class _Desk:
         _expect(head, 0)
         held = self._opened()
         held.is_back(self._place.rank)  # one that asks for weights has none of its own to offer
-        version, taken = held.read(self._buffers)
-        self._answer({"version": version, "taken": taken}, held.views(self._buffers))
+        weights = self._weights(held)
+        version, taken = held.read(weights)
+        self._answer({"version": version, "taken": taken}, held.views(weights))
 
     def _step(self, head: frames.Head) -> None:
         held = self._opened()
@@ -367,12 +370,13 @@ class _Desk:
         _expect(head, sum(there) + sum(view.nbytes for each in by_row.values() for view in each.views()))
         received = self._buffers
         if absent or by_row:  # pieces are not in their places: the buffers may be the memory that they came by
-            received = self._spare = self._spare or held.buffers()
+            received = self._spare = self._spare or held.buffers(by_row=False)
             held.clear(received, absent)
         self._connection.body(held.views(received, absent, by_row))
         held.check(by_row)
         number = _whole(head.fields["number"])
-        push = shard.Push(_whole(head.fields["base"]), received, absent, _settings(head), number, by_row)
+        base, all_rows = _whole(head.fields["base"]), head.fields.get("all_rows") is True
+        push = shard.Push(base, received, absent, _settings(head), number, by_row, all_rows)
         version, taken, changed = held.push(self._place.rank, push, self._buffers)
         wish = self._server.wished(_whole(head.fields["wish"]))
         fields: dict[str, Any] = {"version": version, "taken": taken, "wish": wish}
@@ -435,6 +439,10 @@ class _Desk:
             held.await_end()
         self._server.ended(held)
         self._answer({})
+
+    def _weights(self, held: shard.Shard) -> shard.Flats:
+        """Return memory for all weights, which is kept only where it has no tables."""
+        return held.buffers() if any(piece.by_row for piece in held.opening.pieces) else self._buffers
 
     def _opened(self) -> shard.Shard:
         if self._shard is None:

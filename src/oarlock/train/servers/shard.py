@@ -28,7 +28,7 @@ BACK_WITHIN_S = 10.0
 """For so long a restored server waits for workers that might hold newer weights."""
 
 Flats = list[torch.Tensor]
-"""One flat tensor for each run of pieces of one type."""
+"""One flat tensor for each run of pieces of one type: of all pieces, or of all but those that travel by row."""
 
 
 @dataclass
@@ -41,6 +41,7 @@ class Push:
     settings: Sequence[Mapping[str, Any]]
     number: int = 0  # counts the gradients of this worker; 0: not counted
     rows: Mapping[int, rows.Rows] = field(default_factory=dict)  # the gradients of pieces that travel by row
+    all_rows: bool = False  # whether this worker may hold rows that no version here has had
 
 
 @dataclass
@@ -54,8 +55,10 @@ class Shard:
     changed: threading.Condition = field(default_factory=threading.Condition)  # its lock may be taken again
 
     def __post_init__(self) -> None:
+        self._runs = [list(run) for _, run in groupby(self.opening.pieces, key=lambda piece: piece.dtype)]
+        self._elements = sum(piece.size for piece in self.opening.pieces)
         self.weights = self.buffers(self.device)
-        self._means = self.buffers(self.device)
+        self._means = self.buffers(self.device, by_row=False)
         self._optimizer: optim.Optimizer | None = None
         self._settings: list[Mapping[str, Any]] = []
         self._parameters = [nn.Parameter(each) for each in self._pieces(self.weights)]
@@ -71,11 +74,17 @@ class Shard:
         self._expected: set[int] = set()  # workers that have yet to come back after a restart
         self._expected_until = 0.0
 
-    def buffers(self, device: torch.device | str = "cpu") -> Flats:
-        """Return memory for all pieces: the receiver of a worker's gradients, or weights."""
+    def buffers(self, device: torch.device | str = "cpu", *, by_row: bool = True) -> Flats:
+        """Return memory for all pieces, or for those that do not travel by row: a worker's gradients, or weights. A
+        table may be too large to be held several times.
+        """
         return [
-            torch.zeros(sum(piece.size for piece in run), dtype=memory.TYPES[dtype], device=device)
-            for dtype, run in groupby(self.opening.pieces, key=lambda piece: piece.dtype)
+            torch.zeros(
+                sum(piece.size for piece in run if by_row or not piece.by_row),
+                dtype=memory.TYPES[run[0].dtype],
+                device=device,
+            )
+            for run in self._runs
         ]
 
     def views(
@@ -199,7 +208,8 @@ class Shard:
                 self.changed.wait_for(lambda: self._failed or self._is_near(rank))
             if self._failed:
                 raise frames.Refused(self._failed)
-            return self._read(into, whole=not self._by_row), self.taken(), self._changed(push.base)
+            since = -1 if push.all_rows else push.base
+            return self._read(into, whole=not self._by_row), self.taken(), self._changed(since)
 
     def resume(
         self, flats: Flats, version: int, settings: Sequence[Mapping[str, Any]], taken: Sequence[int] = ()
@@ -287,12 +297,14 @@ class Shard:
                 self._optimizer.state[parameter] = values_of
 
     def _pieces(self, flats: Flats) -> Iterator[torch.Tensor]:
-        """Yield the view of each piece."""
-        pieces = iter(self.opening.pieces)
-        for flat in flats:
+        """Yield the view of each piece, an empty one for a piece that is left out."""
+        whole = sum(flat.numel() for flat in flats) == self._elements
+        for flat, run in zip(flats, self._runs):
             taken = 0
-            while taken < flat.numel():
-                piece = next(pieces)
+            for piece in run:
+                if not whole and piece.by_row:
+                    yield flat[:0]
+                    continue
                 yield flat[taken : taken + piece.size].view(piece.shape)
                 taken += piece.size
 
