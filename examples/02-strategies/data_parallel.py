@@ -26,6 +26,9 @@ STRATEGIES = {
     "ps-staleness": {"strategy": lambda: train.ParameterServers(sync=False, staleness=2)},
 }
 
+# Gradients that come late act like momentum. With 0.9 of the optimizer's own the training would not be stable.
+MOMENTUM = {"ps-async": 0.5, "ps-staleness": 0.5}
+
 world = train.init()
 torch.manual_seed(1)
 chosen = dict(STRATEGIES[sys.argv[1]]) if len(sys.argv) > 1 else {}
@@ -38,7 +41,7 @@ which = torch.arange(2000) % 2
 points = torch.stack([angle.cos(), angle.sin()], 1) * (angle * (1 - 2 * which)).unsqueeze(1) / 6
 
 model = nn.Sequential(nn.Linear(2, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 2))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=MOMENTUM.get("".join(sys.argv[1:]), 0.9))
 model = train.data_parallel(model, optimizer, **chosen)
 batches = train.Batches((points, which), batch_size=50, seed=1)
 

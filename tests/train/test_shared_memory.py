@@ -17,9 +17,22 @@ from typing import Any
 import pytest
 import torch
 from tests.train import farm
+from torch import nn
 
 from oarlock.train import errors
-from oarlock.train.servers import addresses, bodies, frames, handshake, links, memory, openings, rows, transport
+from oarlock.train.servers import (
+    addresses,
+    bodies,
+    frames,
+    handshake,
+    links,
+    memory,
+    openings,
+    remotes,
+    rows,
+    sharding,
+    transport,
+)
 from oarlock.train.sharing import segments
 
 Kind = frames.Kind
@@ -90,6 +103,25 @@ def test_bodies_go_by_shared_memory_and_leave_no_name(servers: addresses.Address
     zeros = torch.zeros(2 * SIZE)
     link.ask(Kind.LOAD, {"version": 0, "settings": SETTINGS}, [memory.view(zeros)])
     assert [each.sum().item() for each in step(link, [torch.zeros(SIZE), torch.zeros(SIZE)])] == [0.0, 0.0]
+    link.close()
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_bytes_that_go_by_memory_are_not_on_the_wire(
+    servers: addresses.Addresses, monkeypatch: pytest.MonkeyPatch, shared: bool
+) -> None:
+    monkeypatch.setenv(segments.VARIABLE, str(int(shared)))
+    parameter = nn.Parameter(torch.zeros(SIZE))
+    tensors = [sharding.Tensor("first", (SIZE,), "float32", 4, 0)]
+    parts = sharding.divide(tensors, 1, "partition")[0]
+    opening = openings.Opening(remotes.pieces(parts, tensors), "SGD", openings.Mode(1))
+    link = links.Link(servers, 0, handshake.Place(0, 1, 1, "step"))
+    remote = remotes.Remote(link, 0, parts, tensors, [("first", parameter)], opening)
+    remote.open()
+    remote.load(SETTINGS, torch.optim.SGD([parameter], lr=0.5))
+    assert remote.push([torch.ones(SIZE)], SETTINGS, 0) == (0 if shared else 4 * SIZE)
+    remote.take()
+    assert parameter.unique().tolist() == [-0.5]
     link.close()
 
 

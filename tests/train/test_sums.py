@@ -40,6 +40,7 @@ def summed(steps: int = 12) -> None:
     assert (met.index, met.size) == (world.rank, world.world_size)
     sums = crews.shared(world, met, [torch.zeros(size) for size in SIZES])
     assert sums is not None
+    assert all(each.sent_bytes == 0 for each in sums), "nothing goes by a wire"
     assert len(reserved) == 1, "each rank pays for its own numbers, not for those of others"
     assert 4 * sum(SIZES) <= reserved[0] < 4 * sum(SIZES) + 64 * len(SIZES)
     worlds.crew = met
@@ -74,6 +75,7 @@ def over_hosts() -> None:
     assert (met.index, met.size) == (rank // 2, 2)
     sums = crews.shared(world, met, [torch.zeros(SIZES[0])])
     assert sums is not None
+    assert sum(world.gather(sums[0].sent_bytes)) == 2 * 4 * SIZES[0], "a host sends each number once"
     worlds.crew = met
     everyones = []
     for step in range(3):
@@ -105,7 +107,9 @@ def as_by_gloo() -> None:
         crews.LEAST_BYTES = 256 << 10
         strategy = allreduce.AllReduce(**settings)
         attached = strategy.attach(ours)
-        assert sum(bucket._sum is not None for bucket in strategy._buckets) >= 1
+        by_wire = [bucket.sent_bytes for bucket in strategy._buckets if bucket._sum is None]
+        assert len(by_wire) < len(strategy._buckets)
+        assert sum(bucket.sent_bytes for bucket in strategy._buckets) == sum(by_wire)
         for one, other in zip(test_allreduce.learned(ours, attached), expected, strict=True):
             assert torch.equal(one, other)
 

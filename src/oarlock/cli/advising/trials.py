@@ -97,6 +97,7 @@ def _environment(
         "OARLOCK_CHECKPOINT_EVERY_S": "86400",
         "OARLOCK_RESTORE": "",
         "OARLOCK_STRATEGY": json.dumps(dict(strategy)),
+        "OARLOCK_SHARED_MEMORY": "0",  # between machines there is none
     }
     return ours | place | ({"OMP_NUM_THREADS": str(threads)} if threads is not None else {})
 

@@ -48,7 +48,7 @@ class Shared:
 
     def send(self, kind: frames.Kind, fields: dict[str, Any], body: Sequence[memoryview] = ()) -> None:
         size = sum(each.nbytes for each in body)
-        if not LEAST_BYTES <= size <= len(self._memory):
+        if not self.shares(size):
             self._socket.send(kind, fields, body)
             return
         places = list(itertools.accumulate((each.nbytes for each in body), initial=0))[:-1]
@@ -57,6 +57,9 @@ class Shared:
         for place, piece in [(place, self._outside(piece)) for place, piece in moved]:
             self._memory[place : place + piece.nbytes] = piece
         self._socket.announce(kind, fields, size)
+
+    def shares(self, body_bytes: int) -> bool:
+        return LEAST_BYTES <= body_bytes <= len(self._memory)
 
     def head(self, most_json_bytes: int = frames.MOST_JSON_BYTES) -> frames.Head:
         head = self._socket.head(most_json_bytes, shared_bytes=len(self._memory))

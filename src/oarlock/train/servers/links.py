@@ -102,6 +102,10 @@ class Link:
         """Whether the body of the answer cannot break off any more."""
         return self._connection.is_whole
 
+    def shares(self, body_bytes: int) -> bool:
+        """Return whether a body of this size goes by shared memory."""
+        return self._connection.shares(body_bytes)
+
     def close(self) -> None:
         self._connection.close()
 

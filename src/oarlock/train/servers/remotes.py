@@ -75,7 +75,7 @@ class Remote:
             self.link.ask(Kind.LOAD_STATE, {"entries": entries}, [memory.view(each) for each in tensors])
 
     def push(self, gradients: Sequence[torch.Tensor | None], settings: Sequence[dict[str, Any]], wish: int) -> int:
-        """Send this server's parts of the gradients. Return the number of bytes."""
+        """Send this server's parts of the gradients. Return the number of bytes on the wire."""
         absent = [index for index, part in enumerate(self._parts) if gradients[part.tensor] is None]
         body: list[memoryview] = []
         self._pushed = {}
@@ -95,7 +95,8 @@ class Remote:
         if self._pushed:
             fields["rows"] = {str(index): len(each.numbers) for index, each in self._pushed.items()}
         self._start(Kind.STEP, fields, body)
-        return sum(each.nbytes for each in body)
+        size = sum(each.nbytes for each in body)
+        return 0 if self.link.shares(size) else size
 
     def pull(self) -> None:
         """Ask for this server's parts of the weights."""

@@ -28,6 +28,9 @@ class Connection(Protocol):
     def send(self, kind: frames.Kind, fields: dict[str, Any], body: Sequence[memoryview] = ()) -> None:
         """Send one frame."""
 
+    def shares(self, body_bytes: int) -> bool:
+        """Return whether a body of this size goes by shared memory."""
+
     def head(self, most_json_bytes: int = frames.MOST_JSON_BYTES) -> frames.Head:
         """Receive a frame up to its body."""
 
@@ -75,6 +78,9 @@ class Tcp:
                 sent -= pieces.pop().nbytes
             if sent:
                 pieces[-1] = pieces[-1][sent:]
+
+    def shares(self, body_bytes: int) -> bool:
+        return False
 
     def announce(self, kind: frames.Kind, fields: dict[str, Any], body_bytes: int) -> None:
         """Send a frame whose body lies in shared memory."""

@@ -120,6 +120,12 @@ class Sum:
         self._parts = [slice(begin, end) for begin, end in zip(cuts, cuts[1:])]
         self._over: Any = None
 
+    @property
+    def sent_bytes(self) -> float:
+        """The bytes that this rank sends to other hosts: its part, by a ring."""
+        hosts, part = len(self._crew.hosts), self._parts[self._crew.index]
+        return 2 * (hosts - 1) / hosts * (part.stop - part.start) * self.ours.element_size()
+
     def ready(self) -> None:
         """Wait until the others need the former numbers no more. Then `ours` may be written."""
         over, self._over = self._over, None

@@ -67,7 +67,9 @@ class Bucket:
 
     @property
     def sent_bytes(self) -> float:
-        """The bytes that one rank sends for this bucket, by a ring."""
+        """The bytes that this rank sends for this bucket, by a ring."""
+        if self._sum is not None:
+            return self._sum.sent_bytes
         return 2 * (self._ranks - 1) / self._ranks * self._sent.numel() * self._sent.element_size()
 
     def mark(self, place: int) -> None:
