@@ -121,6 +121,21 @@ def test_a_server_on_loopback_answers_to_the_name_that_pods_use(server: str, hos
     assert found == {"127.0.0.1", "localhost", "[::1]", host}
 
 
+@pytest.mark.parametrize(
+    ("given", "url"),
+    [
+        ("https://fd00:10:96::1f", "https://[fd00:10:96::1f]"),
+        ("https://fd00::1/oarlock", "https://[fd00::1]/oarlock"),
+        ("https://[fd00::1]:7317", "https://[fd00::1]:7317"),
+        ("https://10.96.0.7:7317", "https://10.96.0.7:7317"),
+        ("https://oarlock.example", "https://oarlock.example"),
+    ],
+)
+def test_a_bare_ipv6_address_of_a_service_gets_its_brackets(given: str, url: str, home: Path) -> None:
+    """In deploy/ the URL is made from the variable in which Kubernetes tells the address of the Service."""
+    assert configuration.read({"OARLOCK_HOME": str(home), "OARLOCK_URL": given}).url == url
+
+
 def test_without_the_extra_the_server_says_how_to_get_it(home: Path) -> None:
     told(home, CLUSTER)
     program = "import sys; sys.modules['aiohttp'] = None; from oarlock import main; sys.exit(main.main([]))"

@@ -7,9 +7,16 @@ folder=$1 url=$2
 shift 2
 umask 077
 host=${url#https://}
+host=${host%%/*}
+case $host in
+    \[*) host=${host#\[} host=${host%%]*} ;;
+    *:*:*) ;; # an IPv6 address without brackets
+    *) host=${host%%:*} ;;
+esac
 names=
-for name in "${host%%[:/]*}" "$@"; do
+for name in "$host" "$@"; do
     case $name in
+        *:*) names=${names:+$names,}IP:$name ;;
         *[!0-9.]*) names=${names:+$names,}DNS:$name ;;
         *) names=${names:+$names,}IP:$name ;;
     esac

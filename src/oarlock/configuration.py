@@ -46,6 +46,8 @@ LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _PORT = re.compile(r":\d*$")
 _URL = re.compile(r"https?://[^\s/]\S*", re.IGNORECASE)
+_BARE = re.compile(r"(https?://)([0-9a-f]*:[0-9a-f]*:[0-9a-f:.]*)(/.*)?", re.IGNORECASE)
+"""An IPv6 address without brackets and without a port. Kubernetes tells the address of a Service so."""
 LOCAL, KUBERNETES = "local", "kubernetes"
 BACKENDS = (LOCAL, KUBERNETES)
 _NO_FLAGS = ("home", "policies", "prices", "kubernetes")
@@ -152,6 +154,8 @@ def read(environ: Mapping[str, str] = os.environ, flags: Mapping[str, str | int 
         raise errors.InvalidInput(
             f"The server's settings cannot be used: {error}", hint=f"There are: {', '.join(FLAGS)}."
         ) from error
+    if told.url is not None:
+        told = msgspec.structs.replace(told, url=_BARE.sub(r"\1[\2]\3", told.url))
     _check(told)
     return told
 

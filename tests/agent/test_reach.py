@@ -96,6 +96,20 @@ def test_the_certificate_of_the_installation_is_made_again_for_other_names_alone
     assert (tmp_path / "key.pem").stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        ("https://fd00::1f", "IP:fd00::1f"),
+        ("https://[fd00::1f]:8443/x", "IP:fd00::1f"),
+        ("https://oarlock.example:8443", "DNS:oarlock.example"),
+    ],
+)
+def test_the_certificate_names_the_host_of_the_url(tmp_path, url, name):
+    """Kubernetes tells the IPv6 address of a Service without brackets."""
+    certify(tmp_path, url)
+    assert (tmp_path / "names").read_text() == name
+
+
 def certify(folder, *names):
     script = str(rights.DEPLOY / "base" / "certificate.sh")
     subprocess.run(["sh", script, str(folder), *names], check=True, capture_output=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from oarlock.frameworks import environments, mpi
+from oarlock.frameworks import clusters, environments, mpi
 from oarlock.spec import attempts, errors, jobfile, jobs, roles
 
 
@@ -230,3 +230,12 @@ def test_workers_and_servers_are_told_where_the_parameter_servers_are(kind: str)
         assert env["OARLOCK_SERVERS"] == servers
         assert env.get("OARLOCK_SERVER") == own
     assert "OARLOCK_SERVERS" not in told(job("torch", shape), "worker", 0)[0]
+
+
+def test_an_ipv6_address_stands_in_brackets_beside_a_port() -> None:
+    """gRPC and our own programs read such addresses so; without brackets the port is part of the address."""
+    found = clusters.Member(
+        role=roles.RoleName.WORKER, index=0, address="fd00::7", ports=(29400,), nproc=1, cpus_milli=1000, gpus=0
+    )
+    assert found.endpoint() == "[fd00::7]:29400"
+    assert msgspec.structs.replace(found, address="10.0.0.7").endpoint() == "10.0.0.7:29400"

@@ -239,7 +239,11 @@ def from_loopback(scope: types.Scope) -> bool:
     """Return whether the client is on this machine."""
     client = scope.get("client")
     try:
-        return client is not None and ipaddress.ip_address(client[0]).is_loopback
+        if client is None:
+            return False
+        address = ipaddress.ip_address(client[0])
+        mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+        return (mapped or address).is_loopback  # a server at `::` sees clients of IPv4 as mapped
     except ValueError:
         return False
 

@@ -23,7 +23,9 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     gpu_share: float = 0.0  # of one device, for all its processes together
 
     def endpoint(self, process: int = 0) -> str:
-        return f"{self.address}:{self.ports[process] if process < len(self.ports) else 0}"
+        """Return HOST:PORT, with brackets around an IPv6 address."""
+        host = f"[{self.address}]" if ":" in self.address else self.address
+        return f"{host}:{self.ports[process] if process < len(self.ports) else 0}"
 
 
 class Cluster(msgspec.Struct, frozen=True, kw_only=True):

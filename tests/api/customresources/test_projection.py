@@ -379,6 +379,21 @@ async def test_a_job_runs_without_an_object_where_there_is_no_definition(rig: ri
     assert desk.cluster.made == 0
 
 
+async def test_settings_can_want_no_objects_for_other_jobs(desk: Desk) -> None:
+    """Those that users apply are jobs as before, and an object of before is followed to its end."""
+    async with desk.serving():
+        await desk.rig.submit("ann", name="early")
+        early = await projected(desk, "early")
+    async with desk.serving(msgspec.structs.replace(desk.site, project=False)):
+        late = await desk.rig.submit("ann", name="late")
+        await desk.apply(desk.ann, "applied")
+        await desk.until(desk.ann, "applied", is_true("Admitted"))
+        await desk.delete(*place(early))
+        await desk.job("early", lambda job: job.intent == "cancel")
+        assert (await desk.job("late")).resource is None
+        assert await objects_of(desk, late) == []
+
+
 async def test_a_launch_waits_for_an_api_server_that_does_not_answer(rig: rigs.Rig) -> None:
     """The pods could not be made either."""
     desk = Desk(rig)

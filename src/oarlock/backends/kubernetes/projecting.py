@@ -49,12 +49,12 @@ class Projection:
         self._discovered_at: float | None = None
 
     async def make(self, job: jobs.Job) -> resources.OarlockJob | None:
-        """Make the job's object, or find it; None where the cluster has no definition.
+        """Make the job's object, or find it; None where the cluster has no definition, or the settings want none.
 
         Raises Conflict where an object of another has its name, and what the API server says. What it forbids for one
         job it forbids for all in that namespace, so that it is not asked again at once.
         """
-        if not await self._is_defined():
+        if not self._site.project or not await self._is_defined():
             return None
         body = manifest(job, self._site)
         meta = body["metadata"]

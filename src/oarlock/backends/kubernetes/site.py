@@ -185,6 +185,7 @@ class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     pull_policy: str = "IfNotPresent"
     pull_secrets: tuple[str, ...] = ()
     namespaces: dict[str, Tenant] = {}  # of OarlockJobs: whose they are
+    project: bool = True  # whether jobs of the command line, the SDK and the pages get an OarlockJob
     checkpoint_claim: str = ""  # the claim of a volume for checkpoints, which all tasks mount
     checkpoint_path: str = "/oarlock/checkpoints"  # where they mount it
     node_classes: dict[str, NodeClass] = {}  # that an autoscaler may add, by the value of their `class_label`
