@@ -324,3 +324,36 @@ async def test_where_nothing_changes_the_jobs_are_not_counted_again(monkeypatch:
             return cluster.found["research"].spec["limit"] == {"gpus": 4.0}
 
         await until(shown, "a change of the pool is seen")
+
+
+async def test_an_object_that_was_deleted_while_no_server_ran_takes_its_pool_with_it() -> None:
+    cluster = Cluster()
+    server = Server(cluster, "here")
+    async with server.serving():
+        for name in ("research", "teaching"):
+            cluster.put(name, {"limit": {"gpus": 16}})
+        await until(is_settled(cluster, "research", "teaching"), "they are pools")
+    cluster.delete("research")
+    async with server.serving():
+
+        async def gone() -> bool:
+            return await server.limits() == {"teaching": 16.0}
+
+        await until(gone, "the pool goes with its object")
+        assert set(cluster.found) == {"teaching"}
+
+
+async def test_a_definition_that_was_made_again_while_no_server_ran_takes_no_pool_with_it() -> None:
+    """All objects have gone with it. Another one of the same name may have been applied since."""
+    cluster = Cluster()
+    server = Server(cluster, "here")
+    async with server.serving():
+        for name in ("research", "teaching"):
+            cluster.put(name, {"limit": {"gpus": 16}})
+        await until(is_settled(cluster, "research", "teaching"), "they are pools")
+    for name in ("research", "teaching"):
+        cluster.delete(name)
+    cluster.put("teaching", {"limit": {"gpus": 8}})
+    async with server.serving():
+        await until(is_settled(cluster, "research", "teaching"), "the object is made again")
+        assert await server.limits() == {"research": 16.0, "teaching": 8.0}

@@ -13,6 +13,9 @@ Several installations may share a cluster. A server first writes its mark into a
 of it afterwards; an object with the mark of another installation is left alone. For a database that is not the one of
 the mark, a lost one's follower, the object is new.
 
+The record of a pool has the UID of its object. So a server that begins to lead knows of an object that was deleted
+while none looked, and removes the pool.
+
 All is derived anew at each look, and only the server that leads looks.
 """
 
@@ -124,7 +127,7 @@ class Face:
         self._objects = objects
         self._leads = leads
         self._led = False
-        self._kept: dict[str, str] = {}  # why a pool stays whose object was deleted
+        self._kept: dict[str, str] = {}  # why a pool stays after the deletion of its object
         self._database: str | None = None
         self._foreign: set[str] = set()  # names of objects of other installations that were told
         self._changes: dict[str, tuple[float, int, str]] = {}  # by name: since when, how many, and the last version
@@ -173,6 +176,8 @@ class Face:
             self._objects.take_deleted()
             self._database = await self._services.store.read(_database)
         deleted = self._objects.take_deleted()
+        if not self._led:
+            deleted = await self._services.store.read(self._gone)
         if deleted and not await self._is_defined():
             deleted = set()
         seen, declared, states = await self._services.store.read(lambda view: (_seen(view), *_states(view)))
@@ -195,6 +200,18 @@ class Face:
                 self._settled |= {name: done} if done is not None else {}
         self._seen = seen
         self._again_at = 0.0 if failed else asyncio.get_running_loop().time() + ANEW_S
+
+    def _gone(self, view: stores.View) -> set[str]:
+        """Return the names of the pools that lost their objects while no server looked.
+
+        The objects may also have gone with their definition. It has been the same all the time where some object is
+        still there.
+        """
+        there = {name: found.metadata.uid for name, found in self._objects.items.items()}
+        recorded = {one.name: one.object_uid for one in view.pools() if one.object_uid is not None}
+        if not any(there.get(name) == uid for name, uid in recorded.items()):
+            return set()
+        return recorded.keys() - there.keys()
 
     async def _is_defined(self) -> bool:
         """Return whether the objects were deleted one by one.
@@ -258,7 +275,7 @@ class Face:
                     if pool is not None and before.version not in (None, pool.version):
                         await self._refuse(found, pool, before)
                         return None
-                    pool = await self._services.store.write(lambda tx: _change(tx, name, wanted, pool))
+                    pool = await self._services.store.write(lambda tx: _change(tx, found, wanted, pool))
             except (errors.Unavailable, errors.VersionMismatch):
                 raise
             except errors.OarlockError as refused:
@@ -266,6 +283,9 @@ class Face:
         elif pool is not None and not same(wanted_of(found), pool):
             await self._objects.write_spec(found, patch_of(found, pool))  # the pool was changed elsewhere
             return None
+        if pool is not None and pool.object_uid != found.metadata.uid:
+            shown = msgspec.structs.replace(pool, object_uid=found.metadata.uid)
+            pool = await self._services.store.write(lambda tx: tx.put_pool(shown))
         status = self._status(found, before, pool, state, error)
         if status != found.told():
             return await self._objects.write_status(found, status)
@@ -367,16 +387,22 @@ def patch_of(found: resources.OarlockPool, pool: pools.Pool) -> dict[str, Any]:
 def same(wanted: poolchanges.Change, pool: pools.Pool) -> bool:
     """Return whether the pool has these values. Raises InvalidInput for values that no pool has."""
     after = poolchanges.changed(pools.Pool(name=pool.name), wanted)
-    return msgspec.structs.replace(after, version=pool.version) == pool
+    return msgspec.structs.replace(after, version=pool.version, object_uid=pool.object_uid) == pool
 
 
-def _change(tx: stores.Transaction, name: str, wanted: poolchanges.Change, seen: pools.Pool | None) -> pools.Pool:
-    """Make the change, unless the pool is another one than was seen. Raises VersionMismatch, and as `api.checked`."""
+def _change(
+    tx: stores.Transaction, found: resources.OarlockPool, wanted: poolchanges.Change, seen: pools.Pool | None
+) -> pools.Pool:
+    """Make the change that the object asks for, unless the pool is another one than was seen.
+
+    Raises VersionMismatch, and as `api.checked`.
+    """
     if isinstance(wanted.policy, str):
         registry.named(wanted.policy)
-    version = seen.version if seen is not None else 0
+    name, version = found.metadata.name, seen.version if seen is not None else 0
     before, _ = api.checked(tx, name, poolchanges.Change(version=version))
-    bare = pools.Pool(name=name, version=before.version if before is not None else 0)
+    version = before.version if before is not None else 0
+    bare = pools.Pool(name=name, version=version, object_uid=found.metadata.uid)
     after = poolchanges.changed(bare, wanted)
     pooltrees.check(after, tx.pools(), lambda pool: api.names(tx, pool))
     return tx.put_pool(after)

@@ -18,7 +18,8 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
     and a share (absent: 1). For the resources in `static` the whole reservation is kept for the pool, wanted or not;
     the unused part of others is lent.
 
-    `policy` orders the jobs of a leaf; None: the cluster's.
+    `policy` orders the jobs of a leaf; None: the cluster's. `object_uid` is the UID of the OarlockPool that shows the
+    pool, on Kubernetes.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
     share: dict[str, float] = {}
     static: tuple[str, ...] = ()
     policy: str | None = None
+    object_uid: str | None = None
     version: int = 0
 
 
