@@ -24,6 +24,7 @@ from oarlock.train.sharing import segments
 from oarlock.train.strategies import automatic, choices, dataparallel
 from oarlock.train.strategies.allreduce import AllReduce
 from oarlock.train.strategies.automatic import Measured
+from oarlock.train.strategies.wholegradient import WholeGradient
 
 LINKS_BYTES_PER_S = {"10 Gbit/s": 1.25e9, "1 Gbit/s": 1.25e8, "100 Mbit/s": 1.25e7}
 MODELS = {"small": (1e6, 0.05), "MLP": (25e6, 0.04), "large": (100e6, 0.3)}  # bytes and seconds of computing
@@ -142,6 +143,30 @@ def over_a_slow_link() -> None:
     assert len(set(train.init().gather(chosen))) == 1
 
 
+def over_a_very_slow_link() -> None:
+    """One step tells enough of it, and one exchange of each candidate."""
+    automatic.ENOUGH_S = automatic.LONG_S = 0.0
+    tried: list[type] = []
+    for kind in (AllReduce, WholeGradient):
+        sound = kind.rehearse
+
+        def rehearse(self: Any, sound: Any = sound) -> None:
+            tried.append(type(self))
+            sound(self)
+
+        kind.rehearse = rehearse  # type: ignore[method-assign]
+    model = nn.Linear(64, 64)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    train.data_parallel(model, optimizer, compression="auto")
+    some_steps(model, optimizer, 64, 1)
+    strategy = dataparallel.strategy_of(model)
+    assert strategy is not None
+    assert strategy.choice() == {}, "the first step may be a slow one"
+    some_steps(model, optimizer, 64, 1)
+    assert strategy.choice(), "the second step told enough"
+    assert len(tried) == len(automatic.LOSSY) == len(set(tried))
+
+
 def for_adam() -> None:
     """Candidates that do not fit the optimizer are left out."""
     model = nn.Linear(16, 16)
@@ -178,7 +203,9 @@ def without_a_trace() -> None:
     assert torch.equal(*results)
 
 
-@pytest.mark.parametrize("target", [without_permission, over_a_slow_link, for_adam, without_a_trace])
+@pytest.mark.parametrize(
+    "target", [without_permission, over_a_slow_link, over_a_very_slow_link, for_adam, without_a_trace]
+)
 def test_two_ranks(target: Any, tmp_path: Path) -> None:
     assert crew.run(target, folder=tmp_path) == [0, 0], crew.output(tmp_path)
 

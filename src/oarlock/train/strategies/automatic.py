@@ -22,6 +22,7 @@ computes the update of dense synchronous training.
 
 from __future__ import annotations
 
+import math
 import statistics
 import sys
 import time
@@ -46,7 +47,11 @@ CANDIDATES = (DENSE, SERVERS, *LOSSY)
 """Dense allreduce, parameter servers and the compressions to choose from, the most exact first."""
 WARM_UP = 3
 MEASURED = 5
+ENOUGH_S = 2.0
+"""So much waiting for gradients tells enough of a slow link: no more dense steps are made only to measure them."""
 TRIES = 2
+LONG_S = 0.5
+"""An exchange that takes so long is tried once."""
 MARGIN = 0.05
 """A more exact candidate is chosen, if its step takes at most so much longer than the shortest."""
 Exchange = Union[AllReduce, WholeGradient, ParameterServers]  # evaluated, by a Python that may be 3.9
@@ -103,7 +108,6 @@ class Automatic(Strategy):
         self._optimizer: optim.Optimizer | None = None
         self._passes: backward.BackwardPass | None = None
         self._ended: tuple[float, float] | None = None  # the end of the last exchange, and all waiting until then
-        self._exchanges = 0
         self._steps: list[tuple[float, float]] = []  # each with its waiting
 
     def attach(self, model: nn.Module, optimizer: optim.Optimizer | None = None) -> nn.Module:
@@ -143,7 +147,7 @@ class Automatic(Strategy):
         self._dense.regroup()
         if self._present is not self._dense:
             self._present.regroup()
-        self._ended, self._exchanges, self._steps = None, 0, []
+        self._ended, self._steps = None, []
 
     def shared(self) -> dict[str, Any]:
         return {"exchange": self._kind, "shared": self._present.shared()}
@@ -202,20 +206,28 @@ class Automatic(Strategy):
         if self.lost or self._chosen is not None or self._world.world_size == 1 or self.figures is None:
             return
         now, waited_s = time.monotonic(), self.figures.waiting.total_s
-        if self._ended is not None and self._exchanges > WARM_UP:
+        if self._ended is not None:
             self._steps.append((now - self._ended[0], waited_s - self._ended[1]))
         self._ended = now, waited_s
-        self._exchanges += 1
-        if len(self._steps) == MEASURED:
+        if self._steps:
             try:
-                self._decide()
+                if self._knows_enough():
+                    self._decide()
             except errors.PeersLost:  # the exchange of this step is over, so the step counts
                 if not self.outlives:
                     raise
 
+    def _knows_enough(self) -> bool:
+        """Return whether all ranks have measured enough dense steps. A rank that waits for a late one tells nothing of
+        the link, so the shortest waiting counts.
+        """
+        if len(self._steps) >= WARM_UP + MEASURED:
+            return True
+        return min(self._world.gather(sum(wait_s for _, wait_s in self._steps))) >= ENOUGH_S
+
     def _decide(self) -> None:
         """Measure the candidates, and choose one with all ranks."""
-        step_s, wait_s = (statistics.median(values) for values in zip(*self._steps))
+        step_s, wait_s = (statistics.median(values) for values in zip(*(self._steps[WARM_UP:] or self._steps[-1:])))
         tried = {kind: self._try(kind) for kind in self._kinds}
         exchange_s = {kind: took for kind, took in tried.items() if took is not None}
         told = self._world.gather((step_s, wait_s, exchange_s))
@@ -236,27 +248,37 @@ class Automatic(Strategy):
         """Return the seconds of one exchange; None for a candidate that this rank, or all ranks, cannot use."""
         made = self._of(kind)
         held = [(parameter, parameter.grad) for _, parameter in self._named]
-        took = []
+        took: list[float] = []
         try:
             if self._is_ready(kind, made):
-                for _ in range(TRIES):
-                    for parameter, gradient in held:
-                        copied = torch.zeros_like(parameter) if gradient is None else gradient.clone()
-                        parameter.grad = copied.contiguous()
-                    began = self._now()
-                    made.rehearse()
-                    took.append(self._now() - began)
-        except (errors.StateError, errors.ServerError) as cause:
-            sys.stderr.write(f"oarlock.train: {_words(kind)} cannot be used: {cause}\n")
-            took.clear()
+                while len(took) < TRIES:
+                    took.append(self._once(kind, made, held))
+                    if len(took) < TRIES and max(self._world.gather(took[-1])) > LONG_S:
+                        break
         finally:
             for parameter, gradient in held:
                 parameter.grad = gradient
             made.drop()
-        if not took and isinstance(made, ParameterServers):
-            made.abandon()  # other ranks may wait for this one's gradient
+        usable = bool(took) and math.isfinite(max(took))
+        if not usable and isinstance(made, ParameterServers):
+            made.abandon()
             self._servers = None
-        return min(took, default=None)
+        return min(took) if usable else None
+
+    def _once(self, kind: str, made: Exchange, held: Sequence[tuple[nn.Parameter, torch.Tensor | None]]) -> float:
+        """Return the seconds of one exchange of copies of the gradients, infinitely many where it fails."""
+        for parameter, gradient in held:
+            copied = torch.zeros_like(parameter) if gradient is None else gradient.clone()
+            parameter.grad = copied.contiguous()
+        began = self._now()
+        try:
+            made.rehearse()
+        except (errors.StateError, errors.ServerError) as cause:
+            sys.stderr.write(f"oarlock.train: {_words(kind)} cannot be used: {cause}\n")
+            if isinstance(made, ParameterServers):
+                made.abandon()  # other ranks may wait for this one's gradient
+            return math.inf
+        return self._now() - began
 
     def _is_ready(self, kind: str, made: Exchange) -> bool:
         """Prepare a candidate. Return whether all ranks could: none may begin an exchange that another one lacks."""
