@@ -13,7 +13,7 @@ from typing import Any
 
 from bench import table
 from bench.train import links, networks, ranks
-from oarlock.train.servers import sharding
+from oarlock.train.servers.model import sharding
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "together.py"
 REACH = {

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import torch
 
     from oarlock.train.rounds import Round, Rounds
-    from oarlock.train.servers.exchanges import Exchanges
+    from oarlock.train.servers.workers.exchanges import Exchanges
 
 TIMEOUT_S = 1800.0
 WATCH_S = 0.2
@@ -350,7 +350,7 @@ def _meet_at_servers(rank: int, world_size: int) -> bool:
     servers = addresses.given(os.environ)
     if servers is None or not addresses.meets(os.environ):
         return False
-    from oarlock.train.servers.exchanges import Exchanges
+    from oarlock.train.servers.workers.exchanges import Exchanges
 
     exchanges = Exchanges(servers, rank, world_size, int(os.environ.get("OARLOCK_INCARNATION") or 1))
     return True

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from oarlock.train.servers import server, snapshots
+from oarlock.train.servers.process import server, snapshots
 
 _OTHERS_S = 30.0
 """For so long the servers of a chief that has ended serve the other workers."""

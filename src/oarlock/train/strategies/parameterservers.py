@@ -21,18 +21,10 @@ import torch
 from torch import nn, optim
 
 from oarlock.train import errors, worlds
-from oarlock.train.servers import (
-    addresses,
-    children,
-    frames,
-    handshake,
-    links,
-    memory,
-    openings,
-    optimizers,
-    remotes,
-    sharding,
-)
+from oarlock.train.servers import addresses, children
+from oarlock.train.servers.model import openings, optimizers, sharding
+from oarlock.train.servers.wire import frames, handshake, memory
+from oarlock.train.servers.workers import links, remotes
 from oarlock.train.strategies import replicas
 from oarlock.train.strategies.strategy import Figures, Strategy
 

@@ -1,0 +1,80 @@
+"""The optimizer of a worker, as plain values for the server that runs it, and its state as tensors.
+
+The server builds an optimizer from the name of a class of torch.optim and the settings of its groups. No code travels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn, optim
+
+from oarlock.train import errors
+from oarlock.train.servers.wire import frames
+
+ELEMENTWISE = frozenset(
+    {"ASGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD"}
+)
+"""Optimizers that treat each element by itself, so that a tensor may be cut."""
+WHOLE = frozenset({"Adafactor", "Muon", "SparseAdam"})
+_PLAIN = (bool, int, float, str, type(None))
+
+
+def kind_of(optimizer: optim.Optimizer) -> str:
+    """Return the name of its class. StateError if the servers cannot run it."""
+    name = type(optimizer).__name__
+    if name not in ELEMENTWISE | WHOLE or getattr(optim, name, None) is not type(optimizer):
+        known = ", ".join(sorted(each for each in ELEMENTWISE | WHOLE if hasattr(optim, each)))
+        raise errors.StateError(
+            f"parameter servers cannot run the optimizer {name}: they run torch.optim's {known}. "
+            "Use one of them, or strategy='allreduce'."
+        )
+    return name
+
+
+def settings_of(optimizer: optim.Optimizer) -> list[dict[str, Any]]:
+    """Return the present settings of each group, as plain values."""
+    return [
+        {name: _plain(value, name) for name, value in group.items() if name not in {"params", "param_names"}}
+        for group in optimizer.param_groups
+    ]
+
+
+def build(
+    kind: str, settings: Sequence[Mapping[str, Any]], members: Sequence[Sequence[nn.Parameter]]
+) -> optim.Optimizer:
+    """Return the optimizer of these groups. Raises Refused for names and settings that torch.optim does not take."""
+    if kind not in ELEMENTWISE | WHOLE or not hasattr(optim, kind):
+        raise frames.Refused(f"torch {torch.__version__} on the server has no optimizer {kind}")
+    groups = [{**_tuples(each), "params": list(params)} for each, params in zip(settings, members) if params]
+    try:
+        made: optim.Optimizer = getattr(optim, kind)(groups)
+    except (TypeError, ValueError, KeyError, RuntimeError) as cause:
+        raise frames.Refused(
+            f"torch {torch.__version__} on the server cannot make the optimizer {kind}: {cause}"
+        ) from None
+    return made
+
+
+def change(optimizer: optim.Optimizer, settings: Sequence[Mapping[str, Any]]) -> None:
+    """Give the groups these settings. A changed setting keeps its type."""
+    for group, changed in zip(optimizer.param_groups, settings):
+        group.update(_tuples(changed))
+
+
+def _tuples(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
+
+
+def _plain(value: Any, name: str) -> Any:
+    if isinstance(value, torch.Tensor) and value.numel() == 1:
+        return value.item()
+    if isinstance(value, (list, tuple)):
+        return [_plain(each, name) for each in value]
+    if isinstance(value, _PLAIN):
+        return value
+    raise errors.StateError(
+        f"the optimizer's setting {name} is a {type(value).__name__}, which cannot be sent to a parameter server"
+    )

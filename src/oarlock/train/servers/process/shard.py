@@ -1,0 +1,412 @@
+"""The part of the model that one parameter server holds: weights, optimizer, version, and the rules of an update.
+
+Parameters of one type lie side by side in one flat tensor; a body on the wire has the same order. Threads of many
+workers call the methods; one condition guards everything.
+
+The mean is taken in the order of the ranks, and each gradient is divided before the sum, as in allreduce. So a run can
+be repeated bit by bit, and two workers get the bits of allreduce.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any
+
+import torch
+from torch import nn, optim
+
+from oarlock.train.servers.model import openings, optimizers, rows
+from oarlock.train.servers.wire import frames, memory
+
+BACK_WITHIN_S = 10.0
+"""For so long a restored server waits for workers that might hold newer weights."""
+
+Flats = list[torch.Tensor]
+"""One flat tensor for each run of pieces of one type: of all pieces, or of all but those that travel by row."""
+
+
+@dataclass
+class Push:
+    """A gradient that waits for its update. `base` is the version of the weights from which it was computed."""
+
+    base: int
+    gradients: Flats
+    absent: frozenset[int]
+    settings: Sequence[Mapping[str, Any]]
+    number: int = 0  # counts the gradients of this worker; 0: not counted
+    rows: Mapping[int, rows.Rows] = field(default_factory=dict)  # the gradients of pieces that travel by row
+    all_rows: bool = False  # whether this worker may hold rows that no version here has had
+
+
+@dataclass
+class Shard:
+    """The state of one server. `version` counts the updates."""
+
+    opening: openings.Opening
+    device: torch.device
+    version: int = 0
+    loaded: bool = False  # whether it has weights yet
+    changed: threading.Condition = field(default_factory=threading.Condition)  # its lock may be taken again
+
+    def __post_init__(self) -> None:
+        self._runs = [list(run) for _, run in groupby(self.opening.pieces, key=lambda piece: piece.dtype)]
+        self._elements = sum(piece.size for piece in self.opening.pieces)
+        self.weights = self.buffers(self.device)
+        self._means = self.buffers(self.device, by_row=False)
+        self._optimizer: optim.Optimizer | None = None
+        self._settings: list[Mapping[str, Any]] = []
+        self._parameters = [nn.Parameter(each) for each in self._pieces(self.weights)]
+        self._gradients = list(self._pieces(self._means))
+        self._by_row = {index: each.shape for index, each in enumerate(self.opening.pieces) if each.by_row}
+        # The version at which each row was changed.
+        self._changed_at = {index: torch.zeros(shape[0], dtype=torch.int64) for index, shape in self._by_row.items()}
+        self._pending: dict[int, Push] = {}
+        self.clocks = dict.fromkeys(range(self.opening.mode.workers), 0)  # the gradients taken of each worker
+        self._passed_over: dict[int, int] = {}  # the steps that a worker was absent for, which count as its own
+        self._gone: set[int] = set()  # workers that train no more
+        self._failed = ""
+        self._expected: set[int] = set()  # workers that have yet to come back after a restart
+        self._expected_until = 0.0
+
+    def buffers(self, device: torch.device | str = "cpu", *, by_row: bool = True) -> Flats:
+        """Return memory for all pieces, or for those that do not travel by row: a worker's gradients, or weights. A
+        table may be too large to be held several times.
+        """
+        return [
+            torch.zeros(
+                sum(piece.size for piece in run if by_row or not piece.by_row),
+                dtype=memory.TYPES[run[0].dtype],
+                device=device,
+            )
+            for run in self._runs
+        ]
+
+    def views(
+        self, flats: Flats, absent: frozenset[int] = frozenset(), by_row: Mapping[int, rows.Rows] | None = None
+    ) -> list[memoryview]:
+        """Return the memory of a body: all pieces but the absent ones, some of them by rows."""
+        if not absent and not by_row:
+            return [memory.view(flat) for flat in flats]
+        found = []
+        for index, each in enumerate(self._pieces(flats)):
+            if by_row and index in by_row:
+                found += by_row[index].views()
+            elif index not in absent:
+                found.append(memory.view(each))
+        return found
+
+    def expected(self, told: Any, absent: frozenset[int]) -> dict[int, rows.Rows]:
+        """Return memory for the rows of a gradient. Raises Refused unless each piece that travels by row has some."""
+        types = {each: (memory.TYPES[self.opening.pieces[each].dtype], shape) for each, shape in self._by_row.items()}
+        found = rows.expected(told, types)
+        if found.keys() != self._by_row.keys() - absent:
+            raise frames.Refused("a gradient lacks the rows of a piece")
+        return found
+
+    def clear(self, flats: Flats, some: frozenset[int]) -> None:
+        """Set the elements of these pieces to 0."""
+        for index, each in enumerate(self._pieces(flats) if some else ()):
+            if index in some and index not in self._by_row:
+                each.zero_()
+
+    def check(self, found: Mapping[int, rows.Rows]) -> None:
+        """Raise Refused unless the received rows are there."""
+        for index, each in found.items():
+            rows.check(each, self._by_row[index][0])
+
+    def join(self, rank: int) -> int:
+        """Count this worker among those that train. Return the number of steps that it has behind it.
+
+        Under bounded staleness, one that comes back takes the place of the slowest, so that no other waits for it.
+        """
+        with self.changed:
+            came_back = rank in self._gone
+            self._gone.discard(rank)
+            if came_back and self.opening.mode.staleness is not None:
+                others = [self._steps(other) for other in self.clocks if other not in self._gone | {rank}]
+                behind = max(0, min(others, default=0) - self._steps(rank))
+                self._passed_over[rank] = self._passed_over.get(rank, 0) + behind
+            return self.version if self.opening.mode.sync else self._steps(rank)
+
+    def taken(self) -> list[int]:
+        """Return the number of gradients that were taken of each worker, where each is an update of its own."""
+        with self.changed:
+            return [] if self.opening.mode.sync else [self.clocks[rank] for rank in sorted(self.clocks)]
+
+    def is_back(self, rank: int) -> None:
+        """Take note that this worker has told the version of its weights."""
+        with self.changed:
+            self._expected.discard(rank)
+            self.changed.notify_all()
+
+    def leave(self, rank: int, *, failed: str = "") -> None:
+        """Take note that the worker trains no more. In lockstep, a `failed` one fails the steps of all others."""
+        with self.changed:
+            self._gone.add(rank)
+            self._pending.pop(rank, None)
+            if failed and self.opening.mode.lockstep and self.opening.mode.workers > 1:
+                self._failed = failed
+            else:
+                self._update()
+            self.changed.notify_all()
+
+    def is_over(self) -> bool:
+        """Return whether no worker trains any more."""
+        with self.changed:
+            return len(self._gone) == self.opening.mode.workers
+
+    def await_end(self) -> None:
+        """Wait until no worker trains any more."""
+        with self.changed:
+            self.changed.wait_for(lambda: len(self._gone) == self.opening.mode.workers)
+
+    def load(self, flats: Flats, version: int, settings: Sequence[Mapping[str, Any]]) -> None:
+        """Take these weights. The optimizer begins anew unless its state is loaded after this."""
+        with self.changed:
+            for ours, theirs in zip(self.weights, flats):
+                ours.copy_(theirs)
+            self._make_optimizer(settings)
+            self._take_version(version)
+            self.loaded = True
+            self._pending.clear()
+            self.changed.notify_all()
+
+    def read(self, into: Flats) -> tuple[int, list[int]]:
+        """Copy the weights. Return their version, and the number of gradients of each worker that are in them."""
+        with self.changed:
+            return self._read(into), self.taken()
+
+    def push(self, rank: int, push: Push, into: Flats) -> tuple[int, list[int], dict[int, rows.Rows]]:
+        """Take part in the next update. Copy the weights after it. Return the same as `read`, and the rows that were
+        changed since the worker's version, of the pieces that travel by row.
+
+        A gradient that was taken before comes again where its answer was lost: it changes nothing.
+        """
+        mode = self.opening.mode
+        with self.changed:
+            if not self.loaded:
+                raise frames.Refused("a gradient came before the weights")
+            # An update before the newest weights are back would be lost with them.
+            self.changed.wait_for(lambda: not self._expected, timeout=max(0.0, self._expected_until - time.monotonic()))
+            self._expected.clear()
+            if mode.sync:
+                if push.base >= self.version:  # otherwise the others did not wait for it
+                    self._pending[rank] = push
+                    self._update()
+                self.changed.wait_for(lambda: self._failed or self._pending.get(rank) is not push)
+            else:
+                if not push.number or push.number > self.clocks[rank]:
+                    self._apply([push])
+                    self.clocks[rank] = max(self.clocks[rank] + 1, push.number)
+                    self.changed.notify_all()
+                self.changed.wait_for(lambda: self._failed or self._is_near(rank))
+            if self._failed:
+                raise frames.Refused(self._failed)
+            since = -1 if push.all_rows else push.base
+            return self._read(into, whole=not self._by_row), self.taken(), self._changed(since)
+
+    def resume(
+        self, flats: Flats, version: int, settings: Sequence[Mapping[str, Any]], taken: Sequence[int] = ()
+    ) -> None:
+        """Take a worker's weights where they are newer than those of the checkpoint. The optimizer keeps its state.
+
+        `taken` says how many gradients of each worker are in these weights.
+        """
+        with self.changed:
+            if taken and len(taken) != len(self.clocks):
+                raise frames.Refused("the gradients taken are those of another number of workers")
+            if not self.loaded or version > self.version:
+                self.clocks.update(enumerate(taken))
+            if not self.loaded:
+                self.load(flats, version, settings)
+                if version and self._keeps_state():
+                    sys.stderr.write(
+                        f"oarlock.train: the weights are those of version {version}, but there is no checkpoint of "
+                        "this server: its optimizer's state begins anew\n"
+                    )
+            elif version > self.version:
+                if self._keeps_state():
+                    sys.stderr.write(
+                        f"oarlock.train: the weights are those of version {version}, and the optimizer's state is that "
+                        f"of version {self.version}\n"
+                    )
+                for ours, theirs in zip(self.weights, flats):
+                    ours.copy_(theirs)
+                self._take_version(version)
+                self._pending = {rank: push for rank, push in self._pending.items() if push.base >= version}
+            self.changed.notify_all()
+
+    def saved(self) -> dict[str, Any]:
+        """Return all that `restore` needs."""
+        with self.changed:
+            entries, tensors = self.state()
+            weights = [flat.detach().to("cpu", copy=True) for flat in self.weights]
+            told = {"settings": json.dumps(self._settings), "entries": json.dumps(entries)}
+            counts = {"version": self.version, "clocks": dict(self.clocks), "gone": sorted(self._gone)}
+            counts["passed_over"] = dict(self._passed_over)
+            return {**told, **counts, "weights": weights, "tensors": tensors}
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Take the state that `saved` returned. The next update waits until every worker has come back."""
+        with self.changed:
+            self.load(saved["weights"], int(saved["version"]), json.loads(saved["settings"]))
+            self.load_state(json.loads(saved["entries"]), saved["tensors"])
+            self.clocks, self._gone = dict(saved["clocks"]), set(saved["gone"])
+            self._passed_over = dict(saved["passed_over"])
+            self._expected = set(self.clocks) - self._gone
+            self._expected_until = time.monotonic() + BACK_WITHIN_S
+
+    def state(self) -> tuple[list[list[Any]], list[torch.Tensor]]:
+        """Return the optimizer's state: an entry [piece, name, type, shape, value] for each, and the tensors' values.
+
+        An entry whose type is None is the plain value.
+        """
+        with self.changed:
+            found: list[list[Any]] = []
+            tensors = []
+            for index, parameter in enumerate(self._parameters):
+                for name, value in (self._optimizer.state.get(parameter, {}) if self._optimizer else {}).items():
+                    if isinstance(value, torch.Tensor):
+                        dense = value.detach().to_dense() if value.is_sparse else value.detach()
+                        kept = dense.to("cpu", copy=True).contiguous()
+                        found.append([index, name, memory.name_of(kept.dtype), list(kept.shape), None])
+                        tensors.append(kept)
+                    else:
+                        found.append([index, name, None, None, value])
+            return found, tensors
+
+    def load_state(self, entries: Sequence[Sequence[Any]], tensors: Sequence[torch.Tensor]) -> None:
+        """Take the state that `state` returned. Raises Refused where it does not fit."""
+        with self.changed:
+            if self._optimizer is None:
+                return
+            values = iter(tensors)
+            state: dict[nn.Parameter, dict[str, Any]] = {}
+            for index, name, dtype, _, plain in entries:
+                if not 0 <= index < len(self._parameters):
+                    raise frames.Refused("the state belongs to a piece that is not here")
+                value = next(values).to(self.device) if dtype is not None else plain
+                state.setdefault(self._parameters[index], {})[name] = value
+            for parameter, values_of in state.items():
+                self._optimizer.state[parameter] = values_of
+
+    def _pieces(self, flats: Flats) -> Iterator[torch.Tensor]:
+        """Yield the view of each piece, an empty one for a piece that is left out."""
+        whole = sum(flat.numel() for flat in flats) == self._elements
+        for flat, run in zip(flats, self._runs):
+            taken = 0
+            for piece in run:
+                if not whole and piece.by_row:
+                    yield flat[:0]
+                    continue
+                yield flat[taken : taken + piece.size].view(piece.shape)
+                taken += piece.size
+
+    def _keeps_state(self) -> bool:
+        return self.opening.optimizer != "SGD" or any(group.get("momentum") for group in self._settings)
+
+    def _make_optimizer(self, settings: Sequence[Mapping[str, Any]]) -> None:
+        members: list[list[nn.Parameter]] = [[] for _ in settings]
+        for piece, parameter in zip(self.opening.pieces, self._parameters):
+            if piece.group >= len(members):
+                raise frames.Refused("a parameter belongs to a group that has no settings")
+            members[piece.group].append(parameter)
+        self._here = [number for number, some in enumerate(members) if some]
+        self._settings = list(settings)
+        self._optimizer = optimizers.build(self.opening.optimizer, settings, members) if self._here else None
+
+    def _update(self) -> None:
+        """Make the update for which enough gradients are there."""
+        mode = self.opening.mode
+        needed = max(1, min(mode.workers - mode.backup, mode.workers - len(self._gone)))
+        if len(self._pending) < needed:
+            return
+        try:
+            self._apply([push for _, push in sorted(self._pending.items())])
+        except (RuntimeError, TypeError, ValueError, KeyError, IndexError) as cause:
+            self._failed = f"the step of the optimizer failed: {cause}"
+        self._pending.clear()
+        self.changed.notify_all()
+
+    @torch.no_grad()
+    def _apply(self, pushes: Sequence[Push]) -> None:
+        """Step with the mean of these gradients, which are changed. A piece that none of them has stays as it is."""
+        settings = pushes[0].settings
+        if self._optimizer is not None and settings and settings != self._settings:
+            optimizers.change(self._optimizer, [settings[number] for number in self._here])
+            self._settings = list(settings)
+        alone = len(pushes) == 1 and self.device.type == "cpu"
+        for mean, *gradients in zip() if alone else self._dense(self._means, *(push.gradients for push in pushes)):
+            torch.div(gradients[0].to(mean.device), len(pushes), out=mean)
+            for gradient in gradients[1:]:
+                mean.add_(gradient.to(mean.device).div_(len(pushes)))
+        nowhere = frozenset.intersection(*(push.absent for push in pushes))
+        gradients = self._pieces(pushes[0].gradients) if alone else self._gradients
+        for index, (parameter, gradient) in enumerate(zip(self._parameters, gradients)):
+            if index in self._by_row and index not in nowhere:
+                some = [push.rows[index] for push in pushes if index in push.rows]
+                gradient = rows.mean(some, len(pushes), self._by_row[index], self.device)
+                self._note(index, gradient.indices()[0])
+            parameter.grad = None if index in nowhere else gradient
+        if self._optimizer is not None:
+            with rows.unchecked() if self._by_row else contextlib.nullcontext():
+                self._optimizer.step()
+        self.version += 1
+
+    def _note(self, index: int, numbers: torch.Tensor) -> None:
+        """Note that the next version changes these rows, or all rows."""
+        if rows.is_rowwise(self.opening.optimizer, self._settings):
+            self._changed_at[index][numbers.cpu()] = self.version + 1
+        else:
+            self._changed_at[index].fill_(self.version + 1)
+
+    def _changed(self, since: int) -> dict[int, rows.Rows]:
+        """Return the rows that were changed after this version."""
+        found = {}
+        weights = list(self._pieces(self.weights)) if self._by_row else []
+        for index in self._by_row:
+            numbers = (self._changed_at[index] > since).nonzero().view(-1)
+            found[index] = rows.Rows(numbers, weights[index].detach()[numbers.to(self.device)].cpu())
+        return found
+
+    def _take_version(self, version: int) -> None:
+        """All weights are those of this version now."""
+        self.version = version
+        for changed_at in self._changed_at.values():
+            changed_at.fill_(version)
+
+    def _read(self, into: Flats, *, whole: bool = True) -> int:
+        """Copy the weights. Unless `whole`, leave out the pieces that travel by row."""
+        if whole:
+            for theirs, ours in zip(into, self.weights):
+                theirs.copy_(ours)
+            return self.version
+        for theirs, ours in self._dense(into, self.weights):
+            theirs.copy_(ours)
+        return self.version
+
+    def _dense(self, *flats: Flats) -> Iterator[tuple[torch.Tensor, ...]]:
+        """Yield what belongs together of these flats: all, but the pieces that travel by row."""
+        if not self._by_row:
+            yield from zip(*flats)
+            return
+        for index, alike in enumerate(zip(*map(self._pieces, flats))):
+            if index not in self._by_row:
+                yield alike
+
+    def _is_near(self, rank: int) -> bool:
+        """Return whether this worker is not too far ahead of the slowest one that still trains."""
+        allowed = self.opening.mode.staleness
+        if allowed is None or rank in self._gone:
+            return True
+        return self._steps(rank) - min(self._steps(one) for one in self.clocks if one not in self._gone) <= allowed
+
+    def _steps(self, rank: int) -> int:
+        return self.clocks[rank] + self._passed_over.get(rank, 0)

@@ -1,0 +1,261 @@
+"""One parameter server, as a worker sees it: the parts of the model there, and the requests to it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from time import monotonic
+from typing import Any
+
+import torch
+from torch import nn, optim
+
+from oarlock.train import errors
+from oarlock.train.servers.model import openings, rows, sharding
+from oarlock.train.servers.wire import frames, memory
+from oarlock.train.servers.workers import links
+
+Kind = frames.Kind
+
+
+class Remote:
+    """One server, as the worker sees it: its parts of the model."""
+
+    def __init__(
+        self,
+        link: links.Link,
+        rank: int,
+        parts: Sequence[sharding.Part],
+        tensors: Sequence[sharding.Tensor],
+        named: Sequence[tuple[str, nn.Parameter]],
+        opening: openings.Opening,
+    ) -> None:
+        self.link, self._rank = link, rank
+        self._taken: list[int] = []  # the gradients of each worker in the weights here; none in step with the others
+        self._parts, self._tensors, self._named, self._opening = parts, tensors, named, opening
+        self._staged: dict[int, torch.Tensor] = {}  # by the number of the part
+        self._pushed: dict[int, rows.Rows] = {}  # kept for a request that is repeated
+        self._changed: dict[int, rows.Rows] = {}
+        self._strays = False  # rows here may be those of a lost branch of the server's history
+        self.recovers = False
+        self._lost_at: float | None = None  # when the answer that is awaited was lost for the first time
+        self._settings: list[dict[str, Any]] = []
+        self._request: tuple[Kind, dict[str, Any], list[memoryview]] | None = None
+        self._awaited = self._broken = False
+        self.watch: Callable[[], None] = lambda: None  # called again and again while this worker waits for an answer
+        self.version = self.steps = 0
+        self.began_at: int | None = None
+
+    def open(self) -> None:
+        """Take part in the training from now on."""
+        told = self.link.open(self._opening.fields())
+        self.version, self.steps, self.began_at = int(told["version"]), int(told["steps"]), told["began_at"]
+        self._taken = list(told["taken"])
+
+    def load(self, settings: Sequence[dict[str, Any]], optimizer: optim.Optimizer) -> None:
+        """Give the server the present weights and the optimizer's state."""
+        self._settings = list(settings)
+        weights = [self._cut(part, self._named[part.tensor][1].detach()) for part in self._parts]
+        fields = {"version": self.version, "settings": settings}
+        self.link.ask(Kind.LOAD, fields, [memory.view(each) for each in weights])
+        entries: list[list[Any]] = []
+        tensors = []
+        for index, part in enumerate(self._parts):
+            parameter = self._named[part.tensor][1]
+            for name, kept_there in optimizer.state.get(parameter, {}).items():
+                value = kept_there
+                if isinstance(value, torch.Tensor):
+                    value = value.to_dense() if value.is_sparse else value  # the momentum of a table
+                    whole = value.shape != parameter.shape  # a count, or the factors of a matrix
+                    kept = at_hand(value) if whole else self._cut(part, value).view(self._opening.pieces[index].shape)
+                    assert kept is not None
+                    entries.append([index, name, memory.name_of(kept.dtype), list(kept.shape), None])
+                    tensors.append(kept)
+                else:
+                    entries.append([index, name, None, None, value])
+        if entries:
+            self.link.ask(Kind.LOAD_STATE, {"entries": entries}, [memory.view(each) for each in tensors])
+
+    def push(self, gradients: Sequence[torch.Tensor | None], settings: Sequence[dict[str, Any]], wish: int) -> int:
+        """Send this server's parts of the gradients. Return the number of bytes on the wire."""
+        absent = [index for index, part in enumerate(self._parts) if gradients[part.tensor] is None]
+        body: list[memoryview] = []
+        self._pushed = {}
+        for index, part in enumerate(self._parts):
+            gradient = gradients[part.tensor]
+            columns = self._tensors[part.tensor].columns
+            if gradient is not None and columns:
+                self._pushed[index] = rows.of(gradient, part.start // columns, part.stop // columns)
+                body += self._pushed[index].views()
+            elif gradient is not None:
+                body.append(memory.view(self._cut(part, gradient)))
+        self._settings = list(settings)
+        number = self._taken[self._rank] + 1 if self._taken else 0
+        fields = {"base": self.version, "number": number, "absent": absent, "settings": settings, "wish": wish}
+        if self._strays:
+            fields["all_rows"] = True
+        if self._pushed:
+            fields["rows"] = {str(index): len(each.numbers) for index, each in self._pushed.items()}
+        self._start(Kind.STEP, fields, body)
+        size = sum(each.nbytes for each in body)
+        return 0 if self.link.shares(size) else size
+
+    def pull(self) -> None:
+        """Ask for this server's parts of the weights."""
+        self._start(Kind.PULL, {}, [])
+
+    def ask(self, kind: Kind, fields: dict[str, Any]) -> dict[str, Any]:
+        """Send a request and receive its answer, which has no body."""
+        self._start(kind, fields, [])
+        return self._finish(None)
+
+    @torch.no_grad()
+    def take(self) -> int:
+        """Receive this server's parts of the weights into the model. Return the strongest wish to stop."""
+        fields = self._finish(self._places)
+        for number, staged in self._staged.items():
+            self._place(self._parts[number]).copy_(staged)
+        for number, changed in self._changed.items():
+            place = self._place(self._parts[number])
+            whole = place.view(self._opening.pieces[number].shape)
+            whole[changed.numbers.to(whole.device)] = changed.values.to(whole.device)
+        self.version, self._taken = int(fields["version"]), list(fields["taken"])
+        self._strays = False
+        return int(fields.get("wish", 0))
+
+    def fetch_state(self, optimizer: optim.Optimizer) -> None:
+        """Fetch the server's state into the optimizer. The parts of a cut tensor come together there."""
+        tensors: list[torch.Tensor] = []
+
+        def into(head: frames.Head) -> list[memoryview]:
+            tensors.clear()
+            for _, _, dtype, shape, _ in head.fields["entries"]:
+                if dtype is not None:
+                    tensors.append(torch.empty(shape, dtype=memory.TYPES[dtype]))
+            return [memory.view(each) for each in tensors]
+
+        self._start(Kind.STATE, {}, [])
+        entries = self._finish(into)["entries"]
+        values = iter(tensors)
+        for index, name, dtype, _, plain in entries:
+            part = self._parts[index]
+            tensor, parameter = self._tensors[part.tensor], self._named[part.tensor][1]
+            state = optimizer.state[parameter]
+            value = next(values) if dtype is not None else plain
+            if isinstance(value, torch.Tensor) and value.shape == self._opening.pieces[index].shape:
+                if name not in state:
+                    state[name] = torch.empty(tensor.shape, dtype=value.dtype)
+                state[name].view(-1)[part.start : part.stop] = value.view(-1)
+            else:
+                state[name] = value
+
+    def _start(self, kind: Kind, fields: dict[str, Any], body: list[memoryview]) -> None:
+        self._request, self._awaited = (kind, fields, body), True
+        try:
+            self.link.start(kind, fields, body)
+        except links.Lost:
+            if not self.recovers:
+                raise
+            self._broken = True  # `_finish` asks again
+
+    def _finish(self, into: Callable[[frames.Head], Sequence[memoryview]] | None) -> dict[str, Any]:
+        """Receive the answer of the request, from a server that was started anew if need be."""
+        assert self._request is not None
+        while True:
+            try:
+                if self._broken:
+                    self._repair()
+                while not self.link.waits(links.WATCH_S):
+                    self.watch()
+                answer = self.link.finish(into)
+                self._awaited, self._lost_at = False, None
+                return answer
+            except links.Lost:
+                self._lost_at = self._lost_at or monotonic()
+                if not self.recovers or monotonic() - self._lost_at > links.WAIT_S:
+                    raise
+                self._broken = True
+
+    def look_after(self) -> None:
+        """Recover from the death of the server, while this worker waits for something else."""
+        if not self.recovers or not (self._broken or self.link.is_broken()):
+            return
+        self._broken = True
+        with contextlib.suppress(links.Lost):  # it died again: the next look finds it
+            self._repair()
+
+    def _repair(self) -> None:
+        """Take part in the training of the server's successor, and repeat the request that awaits its answer."""
+        self._recover()
+        if self._awaited and self._request is not None:
+            kind, fields, body = self._request
+            self.link.start(kind, {**fields, "all_rows": True} if kind is Kind.STEP and self._strays else fields, body)
+        self._broken = False
+
+    def _recover(self) -> None:
+        """Connect to the server's successor, and bring it up to the version of this worker."""
+        self.link.reconnect()
+        version = self.version
+        told = self.link.open(self._opening.fields())
+        newer = version > int(told["version"]) or not told["loaded"]
+        weights = [self._cut(part, self._named[part.tensor][1].detach()) for part in self._parts] if newer else []
+        known = {"version": version, "taken": self._taken, "began_at": self.began_at}
+        fields = {**known, "settings": self._settings}
+        self.link.ask(Kind.RESUME, fields, [memory.view(each) for each in weights])
+        self._strays = any(piece.by_row for piece in self._opening.pieces)
+
+    def _places(self, head: frames.Head) -> list[memoryview]:
+        """Return the memory that receives the weights: the model's own where a transport can write there. But a server
+        may die within an answer, and its successor needs weights of one version.
+        """
+        into: list[memoryview] = []
+        pieces = self._opening.pieces
+        shapes = {index: (memory.TYPES[each.dtype], each.shape) for index, each in enumerate(pieces) if each.by_row}
+        self._changed = rows.expected(head.fields.get("rows", {}), shapes)
+        at_once = self.link.is_whole or not self.link.replaced
+        for number, part in enumerate(self._parts):
+            if number in self._changed:
+                into += self._changed[number].views()
+                self._staged.pop(number, None)
+                continue
+            place = self._place(part)
+            if at_once and place.device.type == "cpu":
+                self._staged.pop(number, None)
+            else:
+                if number not in self._staged:
+                    self._staged[number] = torch.empty(part.size, dtype=place.dtype)
+                place = self._staged[number]
+            into.append(memory.view(place))
+        return into
+
+    def _place(self, part: sharding.Part) -> torch.Tensor:
+        return self._named[part.tensor][1].detach().view(-1)[part.start : part.stop]
+
+    def _cut(self, part: sharding.Part, whole: torch.Tensor) -> torch.Tensor:
+        """Return this part of a tensor, on the CPU."""
+        there = at_hand(whole)
+        assert there is not None
+        return there.view(-1)[part.start : part.stop]
+
+
+def pieces(parts: Sequence[sharding.Part], tensors: Sequence[sharding.Tensor]) -> tuple[openings.Piece, ...]:
+    found = []
+    for part in parts:
+        tensor = tensors[part.tensor]
+        shape = tensor.shape if part.size == tensor.size else (part.size,)
+        if tensor.columns:
+            shape = (part.size // tensor.columns, tensor.columns)
+        piece = openings.Piece(tensor.name, part.start, shape, tensor.dtype, tensor.group, tensor.columns > 0)
+        found.append(piece)
+    return tuple(found)
+
+
+def at_hand(tensor: torch.Tensor | None) -> torch.Tensor | None:
+    """Return the tensor as contiguous memory of the CPU."""
+    if tensor is None:
+        return None
+    if tensor.is_sparse:
+        raise errors.StateError(
+            "a gradient is sparse, and its parameter does not belong to an Embedding(sparse=True): use sparse=False"
+        )
+    return tensor.detach().to("cpu").contiguous()

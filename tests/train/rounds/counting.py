@@ -1,0 +1,118 @@
+"""A model that counts the examples of the steps that all ranks made: a lost, doubled or half applied step shows."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from tests.train.rounds import gang
+from torch import nn
+
+from oarlock import train
+
+EXAMPLES = 60
+MOST_RANKS = 4
+
+
+class Counts(nn.Module):
+    """A model whose weight number I counts how often example I was in a step that all ranks have made."""
+
+    def __init__(self, ballast: int = 0) -> None:
+        super().__init__()
+        self.ballast = nn.Parameter(torch.zeros(ballast, dtype=torch.float64))
+        self.counts = nn.Parameter(torch.zeros(EXAMPLES, dtype=torch.float64))
+        self.steps = nn.Parameter(torch.zeros(1, dtype=torch.float64))
+
+    def forward(self, examples: torch.Tensor) -> torch.Tensor:
+        return self.counts[examples].sum() + self.steps.sum() + 0.0 * self.ballast.sum()
+
+
+class OncePerEpoch(train.Hook):
+    """After each epoch: every example was in it once, but those that were too few for a step at its end."""
+
+    def __init__(self, model: Counts, batches: train.Batches, folder: Path) -> None:
+        self.model, self.batches, self.folder = model, batches, folder
+        self.before: tuple[int, torch.Tensor] | None = None
+        self.checked = 0
+
+    def after_step(self, session: train.Session) -> None:
+        (self.folder / "step").write_text(str(session.step))
+        if (self.folder.parent / "stop").exists():
+            session.request_stop()
+        if not self.batches.last:
+            return
+        counts = self.model.counts.detach().round(decimals=6)
+        if self.before is not None and self.before[0] == self.batches.epoch - 1:
+            within = counts - self.before[1]
+            assert set(within.tolist()) <= {0.0, 1.0}, within
+            assert within.sum() > EXAMPLES - MOST_RANKS, within
+            self.checked += 1
+        self.before = self.batches.epoch, counts.clone()
+
+
+def count(folder: Path, pause_s: float, ballast: int = 0) -> None:
+    """Train `Counts` until a file says stop, and write down how it ended."""
+    world = train.init()
+    torch.manual_seed(world.rank)
+    model = Counts(ballast)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0 + step % 7)
+    train.data_parallel(model, optimizer, bucket_bytes=64)  # two buckets: one may be over when the other breaks
+    batches = train.Batches((torch.arange(EXAMPLES),), 1, seed=3)
+    once = OncePerEpoch(model, batches, folder)
+    begun = joined = 0
+    told = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "batches": batches}
+    with train.Session(**told, checkpoints=folder.parent / "checkpoints", every_steps=25, hooks=[once]) as session:
+        joined = session.step
+        for (examples,) in session.steps(batches, epochs=10_000):
+            begun += 1
+            assert scheduler.last_epoch == session.step - 1
+            loss = -world.world_size * model(examples) / optimizer.param_groups[0]["lr"]
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            scheduler.step()
+            time.sleep(pause_s)
+    kept = {"model": model.state_dict(), "rate": scheduler.state_dict(), "checked": once.checked}
+    torch.save({**kept, "repeated": begun - (session.step - joined)}, folder / "final.pt")
+
+
+def end(made: gang.Gang, names: Sequence[str], *, losses: int) -> None:
+    """Stop the training, and compare how the processes ended."""
+    (made.folder / "stop").touch()
+    made.end()
+    finals = {name: torch.load(made.folder / name / "final.pt") for name in names}
+    first = finals[names[0]]
+    for name, final in finals.items():
+        for key, value in first["model"].items():
+            assert torch.equal(value, final["model"][key]), f"{name}: {key}\n{made.output()}"
+        assert final["rate"] == first["rate"], name
+        assert final["repeated"] <= losses, f"{name} repeated {final['repeated']} steps after {losses} losses"
+
+
+def change(made: gang.Gang, names: Sequence[str]) -> None:
+    """Make a round with these members, and wait until they are in it and a few steps on."""
+    made.round(names)
+    made.wait(lambda: all(made.rounds(name)[-1:] == [made.number] for name in names))
+    time.sleep(random.uniform(0, 0.05))
+
+
+def reached(made: gang.Gang, name: str) -> int:
+    """Return the last step that the member has made."""
+    with contextlib.suppress(OSError, ValueError):  # none yet, or half written
+        return int((made.folder / name / "step").read_text())
+    return 0
+
+
+def stands_still(made: gang.Gang, names: Sequence[str]) -> None:
+    """Wait until these members make no more steps."""
+    before, since = None, time.monotonic()
+    while time.monotonic() - since < 0.5:
+        steps = [reached(made, name) for name in names]
+        if steps != before:
+            before, since = steps, time.monotonic()
+        time.sleep(0.02)

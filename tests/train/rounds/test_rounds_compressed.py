@@ -1,0 +1,110 @@
+"""Elastic membership under compression: no process that is left loses what it kept back, and none sends it twice."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from tests.train.rounds import counting as counts
+from tests.train.rounds import gang
+from torch import nn
+
+from oarlock import train
+from oarlock.train.strategies import dataparallel
+
+COLUMNS = 60
+SETTINGS = {
+    "sparse": train.DGC(sparsity=0.9, warm_up_steps=0),
+    "dense": train.DGC(sparsity=0.0, warm_up_steps=0),
+    "powersgd": train.PowerSGD(rank=1),
+}
+
+
+class Steps(train.Hook):
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def after_step(self, session: train.Session) -> None:
+        (self.folder / "step").write_text(str(session.step))
+        if (self.folder.parent / "stop").exists():
+            session.request_stop()
+
+
+def sum_up(folder: Path, compression: str, rows: int) -> None:
+    """Each process has gradients in a row of its own, and adds them up itself as well."""
+    world = train.init()
+    model = nn.Linear(COLUMNS, rows, bias=False, dtype=torch.float64)
+    nn.init.zeros_(model.weight)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    train.data_parallel(model, optimizer, compression=SETTINGS[compression])
+    row = "abc".index(folder.name) if len(folder.name) == 1 else 3 + int(folder.name[1:])
+    total = torch.zeros(COLUMNS, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(row)
+    with train.Session(model=model, optimizer=optimizer, hooks=[Steps(folder)]) as session:
+        for _ in session.steps():
+            gradient = torch.randn(COLUMNS, dtype=torch.float64, generator=generator)
+            total += gradient / world.world_size
+            optimizer.zero_grad()
+            (model.weight[row] * gradient).sum().backward()
+            optimizer.step()
+            time.sleep(0.002)
+    strategy = dataparallel.strategy_of(model)
+    assert strategy is not None
+    kept = strategy.state_dict()["residual"]["weight"].view_as(model.weight)[row]
+    sums = {"sent": -model.weight[row].detach(), "total": total - kept}
+    torch.save({"model": model.state_dict(), "sums": sums, "rate": 0, "repeated": 0}, folder / "final.pt")
+
+
+def approach(folder: Path, compression: str, rows: int) -> None:
+    """The gradient leads to a certain matrix."""
+    train.init()
+    wanted = torch.randn(rows, COLUMNS, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    model = nn.Linear(COLUMNS, rows, bias=False, dtype=torch.float64)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    train.data_parallel(model, optimizer, compression=SETTINGS[compression])
+    with train.Session(model=model, optimizer=optimizer, hooks=[Steps(folder)]) as session:
+        for _ in session.steps():
+            optimizer.zero_grad()
+            (model.weight - wanted).square().sum().div(2).backward()
+            optimizer.step()
+            time.sleep(0.002)
+    sums = {"sent": model.weight.detach(), "total": wanted}
+    torch.save({"model": model.state_dict(), "sums": sums, "rate": 0, "repeated": 0}, folder / "final.pt")
+
+
+@pytest.mark.parametrize("kills", [5, pytest.param(100, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])])
+@pytest.mark.parametrize(
+    "compression", ["sparse", *(pytest.param(each, marks=pytest.mark.long) for each in ("dense", "powersgd"))]
+)
+def test_what_was_kept_back_is_sent_once(tmp_path: Path, compression: str, kills: int) -> None:
+    target = approach if compression == "powersgd" else sum_up
+    made = gang.Gang(tmp_path, target, compression, 3 + kills)
+    names = ["a", "b", "c"]
+    try:
+        made.start(names)
+        made.wait(lambda: all(map(made.ready, names)))
+        for number in range(kills):
+            victim = names[number % 3] if number else "a"
+            made.wait(lambda: all(counts.reached(made, name) for name in names))
+            if number % 2:  # in an exchange for certain
+                made.signal(victim, signal.SIGSTOP)
+                counts.stands_still(made, [name for name in names if name != victim])
+            made.kill(victim)
+            names.remove(victim)
+            counts.change(made, names)
+            fresh = f"n{number}"
+            made.begin(fresh)
+            made.wait(lambda fresh=fresh: made.ready(fresh))
+            names.insert(number % 3, fresh)
+            counts.change(made, names)
+        before = counts.reached(made, names[0])
+        made.wait(lambda: counts.reached(made, names[0]) > before + 300)
+        counts.end(made, names, losses=0)
+        for name in names:
+            sums = torch.load(tmp_path / name / "final.pt")["sums"]
+            torch.testing.assert_close(sums["sent"], sums["total"], rtol=1e-3, atol=1e-3)
+    finally:
+        made.close()

@@ -1,0 +1,237 @@
+"""Parameter servers and workers that are killed: the others go on, and nothing that they know is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.train import crew
+from tests.train.servers import farm
+from torch import nn
+
+from oarlock import train
+from oarlock.train.servers import __main__ as program
+from oarlock.train.servers import addresses
+from oarlock.train.servers.process import snapshots
+
+BETWEEN = 12
+"""The steps from one kill to the next."""
+
+
+def serve(environ: dict[str, str], log: Path) -> None:
+    """A parameter server in a process of its own, as the role `ps` runs it."""
+    os.environ.update(environ)
+    torch.set_num_threads(1)
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(descriptor, 2)
+    program.main([])
+
+
+class House:
+    """Server processes that can be killed and started again."""
+
+    def __init__(self, folder: Path, count: int) -> None:
+        servers = tuple(f"127.0.0.1:{crew.free_port()}" for _ in range(count))
+        self.addresses = addresses.Addresses(servers, farm.TOKEN)
+        self.log = folder / "servers.txt"
+        self._environ = {"OARLOCK_CHECKPOINTS": str(folder / "checkpoints"), **farm.variables(self.addresses)}
+        self._processes = [self._start(number) for number in range(count)]
+
+    def kill(self, number: int) -> None:
+        """Kill a server, and start another one in its place."""
+        os.kill(self._processes[number].pid or 0, signal.SIGKILL)
+        self._processes[number].join()
+        self._processes[number] = self._start(number)
+
+    def close(self) -> None:
+        for process in self._processes:
+            process.kill()
+            process.join()
+
+    def _start(self, number: int) -> Any:
+        environ = {**self._environ, "OARLOCK_SERVER": self.addresses.servers[number]}
+        process = crew._CONTEXT.Process(target=serve, args=(environ, self.log))
+        process.start()
+        return process
+
+
+@contextmanager
+def house(folder: Path, count: int) -> Iterator[House]:
+    made = House(folder, count)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def net() -> nn.Sequential:
+    torch.manual_seed(2)
+    return nn.Sequential(nn.Linear(6, 20), nn.Tanh(), nn.Linear(20, 3)).double()
+
+
+def pestered(folder: Path, kills: int, momentum: float = 0.0, **mode: Any) -> None:
+    """A run that waits for each kill. Out of step, every gradient of the last bias is 1, so that all can be counted."""
+    world = train.init()
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=momentum)
+    train.data_parallel(model, optimizer, strategy=train.ParameterServers(**mode))
+    generator = torch.Generator().manual_seed(5)
+    x, y = torch.randn(96, 6, generator=generator).double(), torch.randint(0, 3, (96,), generator=generator)
+    batches = train.Batches((x, y), 4, seed=3)
+    with train.Session(model=model, optimizer=optimizer, batches=batches, total_steps=BETWEEN * kills) as session:
+        for a, b in session.steps(batches):
+            if world.is_chief:
+                (folder / f"step-{session.step}").touch()
+                if session.step % BETWEEN == 8:  # the server was killed in one of the last steps
+                    wait_for(folder / f"killed-{session.step // BETWEEN}")
+            optimizer.zero_grad()
+            (model(a).sum(1).mean() if mode else nn.functional.cross_entropy(model(a), b)).backward()
+            time.sleep(0.01)
+            optimizer.step()
+    torch.save(model.state_dict(), folder / f"taught-{world.rank}.pt")
+
+
+def wait_for(path: Path, unless: Callable[[], bool] = lambda: False) -> None:
+    while not path.exists() and not unless():
+        time.sleep(0.002)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("kills", [5, pytest.param(100, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("mode", ["sync", "async", "momentum"])
+def test_servers_are_killed_at_any_step(tmp_path: Path, mode: str, kills: int) -> None:
+    """One of two servers is killed every dozen steps. In lockstep the weights are those of an undisturbed run, unless a
+    server said that its optimizer's state is older; out of it each gradient is applied once.
+    """
+    target = {"sync": pestered, "async": pestered_apart, "momentum": pestered_in_motion}[mode]
+    over = threading.Event()
+    with house(tmp_path, 2) as servers:
+
+        def pester() -> None:
+            for kill in range(kills):
+                wait_for(tmp_path / f"step-{BETWEEN * kill + 5}", over.is_set)
+                servers.kill(kill % 2)
+                (tmp_path / f"killed-{kill}").touch()
+
+        thread = threading.Thread(target=pester)
+        thread.start()
+        env = farm.variables(servers.addresses)
+        try:
+            codes = crew.run(target, tmp_path, kills, folder=tmp_path, env=env, timeout_s=80.0 * kills)
+        finally:
+            over.set()
+            thread.join()
+    said = crew.output(tmp_path) + servers.log.read_text()
+    assert codes == [0, 0], said
+    assert said.count("parameter server at") == 2 + kills
+    first, second = (torch.load(tmp_path / f"taught-{rank}.pt", weights_only=True) for rank in range(2))
+    for name in first:
+        assert torch.equal(first[name], second[name])
+    if mode == "async":
+        torch.testing.assert_close(first["2.bias"], net().state_dict()["2.bias"] - 0.1 * 2 * BETWEEN * kills)
+        return
+    undisturbed = tmp_path / "undisturbed"
+    undisturbed.mkdir()
+    for kill in range(kills):
+        (undisturbed / f"killed-{kill}").touch()
+    with farm.running(2) as calm:
+        assert crew.run(target, undisturbed, kills, folder=undisturbed, env=farm.variables(calm)) == [0, 0]
+    expected = torch.load(undisturbed / "taught-0.pt", weights_only=True)
+    if mode == "sync" or "optimizer's state" not in said:
+        for name in first:
+            assert torch.equal(first[name], expected[name]), "a step was lost"
+
+
+def pestered_apart(folder: Path, kills: int) -> None:
+    pestered(folder, kills, sync=False)
+
+
+def pestered_in_motion(folder: Path, kills: int) -> None:
+    pestered(folder, kills, momentum=0.9)
+
+
+def orphaned(folder: Path, kills: int) -> None:
+    """An asynchronous run whose last rank is killed in every fourth step; the first waits for each successor."""
+    world = train.init()
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    train.data_parallel(model, optimizer, strategy=train.ParameterServers(sync=False))
+    incarnation = int(os.environ.get("OARLOCK_INCARNATION") or 1)
+    steps = []
+
+    def die(place: int) -> None:
+        """Die in one of three places of the step: before its gradient, with it, and after its update."""
+        if world.rank == 1 and incarnation <= kills and steps[-1] == 4 * incarnation and incarnation % 3 == place:
+            (folder / f"dying-{incarnation}").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    with train.Session(model=model, optimizer=optimizer, total_steps=4 * kills + 4) as session:
+        for step in session.steps():
+            steps.append(step)
+            if world.rank == 0 and step % 4 == 2 and step > 4:
+                wait_for(folder / f"begun-{step // 4 + 1}")
+            elif world.rank == 1:
+                (folder / f"begun-{incarnation}").touch()
+            die(1)
+            optimizer.zero_grad()
+            model(torch.ones(1, 6, dtype=torch.double)).sum().backward()
+            die(2)
+            optimizer.step()
+            die(0)
+    torch.save({"model": model.state_dict(), "steps": steps}, folder / f"taught-{world.rank}.pt")
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("kills", [5, pytest.param(100, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])])
+def test_killed_workers_are_replaced_while_the_others_go_on(tmp_path: Path, kills: int) -> None:
+    """Each successor continues at the step in which its predecessor died, with the present weights."""
+    with farm.running() as servers:
+        env = farm.variables(servers)
+        codes: list[int] = []
+        first = threading.Thread(
+            target=lambda: codes.extend(
+                crew.run(orphaned, tmp_path, kills, folder=tmp_path, env=env, timeout_s=80.0 * kills)
+            )
+        )
+        first.start()
+        for kill in range(1, kills + 1):
+            again = {**env, "OARLOCK_INCARNATION": str(kill + 1), "RANK": "1", "WORLD_SIZE": "2"}
+            again |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}  # not used
+            own = tmp_path / f"again-{kill}"
+            own.mkdir()
+            wait_for(tmp_path / f"dying-{kill}", lambda: not first.is_alive())
+            ended = crew.run(orphaned, tmp_path, kills, folder=own, world_size=1, env=again, timeout_s=300)
+            assert ended == [-signal.SIGKILL if kill < kills else 0], crew.output(own) + crew.output(tmp_path)
+        first.join()
+    assert codes == [0, -signal.SIGKILL], crew.output(tmp_path)
+    kept, back = (torch.load(tmp_path / f"taught-{rank}.pt", weights_only=True) for rank in range(2))
+    steps = 4 * kills + 4
+    assert kept["steps"] == list(range(1, steps + 1)), "the survivor kept its process and its steps"
+    assert back["steps"] == list(range(4 * kills + (kills % 3 == 0), steps + 1))
+    for name in kept["model"]:
+        assert torch.equal(kept["model"][name], back["model"][name])
+    # Every gradient of the constant objective moves the last bias by the learning rate.
+    updates = (net().state_dict()["2.bias"] - kept["model"]["2.bias"]) / 0.1
+    torch.testing.assert_close(updates, torch.full_like(updates, 2.0 * steps))
+
+
+def test_a_torn_checkpoint_of_a_server_is_not_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = snapshots.place(str(tmp_path), 1, 0)
+    assert snapshots.read(path) is None
+    snapshots.write(path, {"version": 3, "weights": [torch.ones(2)]})
+    found = snapshots.read(path)
+    assert found is not None
+    assert found["version"] == 3
+    path.write_bytes(path.read_bytes()[:-40])
+    assert snapshots.read(path) is None
+    assert "cannot be read" in capsys.readouterr().err
+    snapshots.remove(path)
+    assert not path.parent.exists()

@@ -1,0 +1,453 @@
+"""`auto`: without permission it is dense synchronous training, with permission it measures and keeps to its choice."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests import marks
+from tests.train import crew, scripts
+from tests.train.servers import farm
+from torch import distributed, nn
+
+from oarlock import train
+from oarlock.train import errors
+from oarlock.train.servers import addresses
+from oarlock.train.servers.workers import remotes
+from oarlock.train.sharing import segments
+from oarlock.train.strategies import automatic, choices, dataparallel
+from oarlock.train.strategies.allreduce import AllReduce
+from oarlock.train.strategies.automatic import Measured
+from oarlock.train.strategies.wholegradient import WholeGradient
+
+LINKS_BYTES_PER_S = {"10 Gbit/s": 1.25e9, "1 Gbit/s": 1.25e8, "100 Mbit/s": 1.25e7}
+MODELS = {"small": (1e6, 0.05), "MLP": (25e6, 0.04), "large": (100e6, 0.3)}  # bytes and seconds of computing
+
+
+def measured(size: float, own_s: float, rate: float) -> Measured:
+    """The measurements over a link without latency; PowerSGD and DGC cost 12 ms for each 25 MB."""
+    dense_s, work_s = size / rate, size / 25e6 * 0.012
+    exchanges = {"bf16": dense_s / 2 + work_s / 4, "powersgd": dense_s / 150 + work_s, "dgc": dense_s / 250 + work_s}
+    return Measured(own_s + dense_s, dense_s, exchanges)
+
+
+def test_the_choice_is_hardly_slower_than_the_best_and_as_exact_as_that_allows() -> None:
+    chosen = {}
+    for link, rate in LINKS_BYTES_PER_S.items():
+        for model, (size, own_s) in MODELS.items():
+            steps = automatic.predict([measured(size, own_s, rate)] * 2)
+            kind = automatic.choose(steps)
+            chosen[link, model] = kind
+            assert steps[kind] <= (1 + automatic.MARGIN) * min(steps.values())
+            better = automatic.CANDIDATES[: automatic.CANDIDATES.index(kind)]
+            assert all(steps[each] > (1 + automatic.MARGIN) * min(steps.values()) for each in better if each in steps)
+    assert chosen["10 Gbit/s", "small"] == "none"
+    assert chosen["1 Gbit/s", "MLP"] == "powersgd"
+    assert chosen["100 Mbit/s", "large"] == "dgc"
+
+
+def test_a_late_rank_makes_no_link_slow() -> None:
+    """One rank computes for 90 ms, the other for 10 ms and waits 80 ms more. The exchange takes 10 ms."""
+    late, early = Measured(0.1, 0.01, {"bf16": 0.008}), Measured(0.1, 0.09, {"bf16": 0.006})
+    assert automatic.predict([late, early]) == {"none": pytest.approx(0.1), "bf16": pytest.approx(0.098)}
+    unknown = Measured(0.1, 0.01, {})
+    assert list(automatic.predict([late, unknown])) == ["none"], "one rank has not measured it"
+
+
+def test_auto_is_the_default_and_only_its_compression_is_lossy() -> None:
+    dense = choices.Choice("allreduce")
+    assert choices.choose(None, None, {}) == dense
+    assert choices.choose("auto", None, {}) == dense
+    assert choices.choose(None, "bf16", {choices.VARIABLE: '{"kind": "auto", "compression": "none"}'}) == dense
+    assert choices.choose("auto", "auto", {}).compression == "auto"  # type: ignore[union-attr]
+    assert choices.choose("ps", "auto", {}) == choices.Choice("ps"), "servers have no compression to choose"
+
+
+class Slow:
+    """An exchange that takes as long as a link of this rate needs."""
+
+    def __init__(self, work: Any, seconds: float) -> None:
+        self._work, self._seconds = work, seconds
+
+    def wait(self, *args: Any) -> None:
+        self._work.wait(*args)
+        time.sleep(self._seconds)
+
+
+def slow_down(rate: float) -> None:
+    """Let the model's exchanges take as long as over a link of so many bytes a second, between two hosts."""
+    segments.place = lambda: f"host {train.rank()}"
+    sums = distributed.all_reduce
+
+    def all_reduce(tensor: torch.Tensor, *args: Any, async_op: bool = False, **options: Any) -> Any:
+        seconds = tensor.numel() * tensor.element_size() / rate if "group" not in options else 0.0
+        work = Slow(sums(tensor, *args, async_op=True, **options), seconds)
+        if async_op:
+            return work
+        work.wait()
+        return None
+
+    distributed.all_reduce = all_reduce
+
+
+def some_steps(model: nn.Module, optimizer: torch.optim.Optimizer, width: int, steps: int) -> None:
+    x = torch.randn(4, width, dtype=next(model.parameters()).dtype) + train.rank()
+    for _ in range(steps):
+        optimizer.zero_grad()
+        (model(x) - x).square().mean().backward()
+        optimizer.step()
+
+
+def without_permission() -> None:
+    for rate in (1e9, 1e8, 1e7):
+        slow_down(rate)
+        for layers, width in ((1, 16), (2, 64), (3, 128)):
+            model = nn.Sequential(*(nn.Linear(width, width) for _ in range(layers)))
+            optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
+            train.data_parallel(model, optimizer, strategy="auto")
+            some_steps(model, optimizer, width, 12)
+            strategy = dataparallel.strategy_of(model)
+            assert type(strategy) is AllReduce
+            assert strategy.figures.sent_bytes == 12 * 4 * layers * (width + 1) * width, "dense and in full precision"
+
+
+def equal_after(steps: int) -> None:
+    results = []
+    for strategy in ("auto", "allreduce"):
+        torch.manual_seed(1)
+        model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 6)).double()
+        optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
+        train.data_parallel(model, optimizer, strategy=strategy)
+        torch.manual_seed(2)
+        some_steps(model, optimizer, 6, steps)
+        results.append(torch.cat([each.detach().flatten() for each in model.parameters()]))
+    assert torch.equal(*results)
+    assert len(set(map(tuple, train.init().gather(results[0].tolist())))) == 1
+
+
+def over_a_slow_link() -> None:
+    slow_down(8e6)
+    width = 512
+    model = nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.Linear(width, width))
+    optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
+    train.data_parallel(model, optimizer, compression="auto")
+    some_steps(model, optimizer, width, automatic.WARM_UP + automatic.MEASURED + 3)
+    chosen = dataparallel.strategy_of(model).choice()["exchange"]  # type: ignore[union-attr]
+    assert chosen in ("powersgd", "dgc"), chosen
+    assert len(set(train.init().gather(chosen))) == 1
+
+
+def over_a_very_slow_link() -> None:
+    """One step tells enough of it, and one exchange of each candidate."""
+    automatic.ENOUGH_S = automatic.LONG_S = 0.0
+    tried: list[type] = []
+    for kind in (AllReduce, WholeGradient):
+        sound = kind.rehearse
+
+        def rehearse(self: Any, sound: Any = sound) -> None:
+            tried.append(type(self))
+            sound(self)
+
+        kind.rehearse = rehearse  # type: ignore[method-assign]
+    model = nn.Linear(64, 64)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    train.data_parallel(model, optimizer, compression="auto")
+    some_steps(model, optimizer, 64, 1)
+    strategy = dataparallel.strategy_of(model)
+    assert strategy is not None
+    assert strategy.choice() == {}, "the first step may be a slow one"
+    some_steps(model, optimizer, 64, 1)
+    assert strategy.choice(), "the second step told enough"
+    assert len(tried) == len(automatic.LOSSY) == len(set(tried))
+
+
+def for_adam() -> None:
+    """Candidates that do not fit the optimizer are left out."""
+    model = nn.Linear(16, 16)
+    optimizer = torch.optim.Adam(model.parameters())
+    train.data_parallel(model, optimizer, compression="auto")
+    seen: list[list[str]] = []
+
+    def predict(ranks: Sequence[Measured]) -> Mapping[str, float]:
+        seen.append(list(ranks[0].exchange_s))
+        return {"none": 2.0, "bf16": 1.0}
+
+    automatic.predict = predict  # type: ignore[assignment]
+    some_steps(model, optimizer, 16, automatic.WARM_UP + automatic.MEASURED + 3)
+    assert seen == [["bf16", "powersgd"]]
+    bytes_before = dataparallel.strategy_of(model).figures.sent_bytes  # type: ignore[union-attr]
+    some_steps(model, optimizer, 16, 1)
+    sent = dataparallel.strategy_of(model).figures.sent_bytes - bytes_before  # type: ignore[union-attr]
+    assert sent == 2 * 17 * 16, "two bytes for each number"
+
+
+def without_a_trace() -> None:
+    """The measurements change nothing: not the gradients, not the momentum, not the hooks of the optimizer."""
+    automatic.predict = lambda ranks: {"none": 1.0, "dgc": 2.0}  # type: ignore[assignment]
+    results = []
+    for compression in ("auto", "none"):
+        torch.manual_seed(1)
+        model = nn.Sequential(nn.Linear(20, 30), nn.Tanh(), nn.Linear(30, 20))
+        optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9, weight_decay=0.01)
+        train.data_parallel(model, optimizer, compression=compression)
+        torch.manual_seed(2)
+        some_steps(model, optimizer, 20, 20)
+        results.append(torch.cat([each.detach().flatten() for each in model.parameters()]))
+        assert not optimizer._optimizer_step_pre_hooks
+    assert torch.equal(*results)
+
+
+@pytest.mark.parametrize(
+    "target", [without_permission, over_a_slow_link, over_a_very_slow_link, for_adam, without_a_trace]
+)
+def test_two_ranks(target: Any, tmp_path: Path) -> None:
+    assert crew.run(target, folder=tmp_path) == [0, 0], crew.output(tmp_path)
+
+
+@pytest.mark.parametrize("steps", marks.long_except([300], [300, 1000]))
+def test_without_permission_the_weights_are_those_of_dense_allreduce(steps: int, tmp_path: Path) -> None:
+    assert crew.run(equal_after, steps, folder=tmp_path) == [0, 0], crew.output(tmp_path)
+
+
+def learn(folder: Path, kind: str, steps: int, stop: int | None, compression: str | None = "auto") -> None:
+    """Train with momentum; the first start chooses `kind`, a later one must not choose again."""
+
+    def predict(ranks: Sequence[Measured]) -> Mapping[str, float]:
+        assert not (folder / "chosen").exists(), "the choice is made once"
+        train.init().gather(None)
+        (folder / "chosen").touch()
+        return {"none": 2.0, kind: 1.0}
+
+    automatic.predict = predict  # type: ignore[assignment]
+    world = train.init()
+    torch.manual_seed(1 + world.rank)
+    model = nn.Sequential(nn.Linear(6, 40), nn.Tanh(), nn.Linear(40, 3))
+    optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
+    train.data_parallel(model, optimizer, compression=compression)
+    batches = train.Batches(scripts.examples(), 7, seed=3)
+    hooks = [scripts.Interrupt(stop, signal.SIGTERM, rank=0)] if stop else []
+    kept = {"model": model, "optimizer": optimizer, "batches": batches}
+    with train.Session(**kept, checkpoints=folder / "checkpoints", total_steps=steps, hooks=hooks) as session:
+        for x, y in session.steps(batches):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+    if world.is_chief:
+        state = {"model": model.state_dict(), "choice": dataparallel.strategy_of(model).choice()}  # type: ignore[union-attr]
+        torch.save(state, folder / "final.pt")
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param("bf16", marks=pytest.mark.long), pytest.param("powersgd", marks=pytest.mark.long), "dgc"]
+)
+def test_a_resumed_run_keeps_the_choice_and_ends_with_the_same_bits(kind: str, tmp_path: Path) -> None:
+    whole, parted = tmp_path / "whole", tmp_path / "parted"
+    for folder in (whole, parted):
+        folder.mkdir()
+    assert crew.run(learn, whole, kind, 40, None, folder=whole) == [0, 0], crew.output(whole)
+    assert crew.run(learn, parted, kind, 40, 20, folder=parted) == [143, 143], crew.output(parted)
+    assert not (parted / "final.pt").exists()
+    assert crew.run(learn, parted, kind, 40, None, folder=parted) == [0, 0], crew.output(parted)
+    assert f"compression {kind}, as chosen before" in crew.output(parted)
+    one, other = (torch.load(folder / "final.pt") for folder in (whole, parted))
+    assert one["choice"] == other["choice"] == {"exchange": kind}
+    for name, tensor in one["model"].items():
+        assert torch.equal(tensor, other["model"][name]), name
+
+
+@pytest.mark.long
+def test_the_choice_outlives_a_start_with_one_process(tmp_path: Path) -> None:
+    assert crew.run(learn, tmp_path, "dgc", 40, 20, folder=tmp_path) == [143, 143], crew.output(tmp_path)
+    assert crew.run(learn, tmp_path, "dgc", 50, 30, folder=tmp_path, world_size=1) == [143], crew.output(tmp_path)
+    assert "strategy of model goes on" in crew.output(tmp_path), "what the two ranks kept back is not lost"
+    assert crew.run(learn, tmp_path, "dgc", 60, None, folder=tmp_path) == [0, 0], crew.output(tmp_path)
+    assert torch.load(tmp_path / "final.pt")["choice"] == {"exchange": "dgc"}
+
+
+def beside_servers() -> None:
+    """The choice falls on the servers, or not although they were tried."""
+    results = {}
+    for kind in ("ps", "none", "allreduce"):
+        steps = {"none": 2.0, "ps": 1.0 if kind == "ps" else 3.0}
+        automatic.predict = lambda ranks, steps=steps: steps  # type: ignore[assignment]
+        if kind == "allreduce":
+            os.environ[choices.VARIABLE] = '{"kind": "allreduce"}'
+        torch.manual_seed(1)
+        model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 6)).double()
+        optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
+        train.data_parallel(model, optimizer)
+        torch.manual_seed(2)
+        some_steps(model, optimizer, 6, 60)
+        results[kind] = torch.cat([each.detach().flatten() for each in model.parameters()])
+        assert bool(optimizer._optimizer_step_pre_hooks) == (kind == "ps"), "then the servers make the step"
+        os.environ[addresses.VARIABLE] = os.environ["OTHERS"]  # a server holds one model
+    for kind, result in results.items():
+        assert torch.equal(result, results["allreduce"]), kind
+    train.shutdown()
+
+
+def test_beside_servers_the_weights_are_those_of_allreduce(tmp_path: Path) -> None:
+    """With two workers the mean of two numbers is exact, so the bits are the same."""
+    with farm.running(2) as servers, farm.running() as others:
+        env = {**farm.variables(servers), "OTHERS": others.servers[0], choices.VARIABLE: '{"kind": "auto"}'}
+        assert crew.run(beside_servers, folder=tmp_path, env=env) == [0, 0], crew.output(tmp_path)
+
+
+def pairs_of_models(folder: Path) -> None:
+    """Two models of one script: other shapes, or equal ones with other weights. The servers seem fast to each."""
+    automatic.predict = lambda ranks: {kind: 1.0 if kind == "ps" else 2.0 for kind in ("none", *ranks[0].exchange_s)}  # type: ignore[assignment]
+    for width in (6, 3):
+        results = []
+        for kind in ("auto", "allreduce"):
+            os.environ[choices.VARIABLE] = json.dumps({"kind": kind})
+            torch.manual_seed(1)
+            pair = [nn.Linear(6, 6).double(), nn.Linear(6, width).double()]
+            optimizers = [torch.optim.SGD(model.parameters(), 0.05) for model in pair]
+            for model, optimizer in zip(pair, optimizers, strict=True):
+                train.data_parallel(model, optimizer)
+            x = torch.ones(2, 6).double() + train.rank()
+            for _ in range(14):
+                for model, optimizer in zip(pair, optimizers, strict=True):
+                    optimizer.zero_grad()
+                    (model(x) - 1).square().mean().backward()
+                    optimizer.step()
+            results.append(torch.cat([each.detach().flatten() for model in pair for each in model.parameters()]))
+            if kind == "auto":
+                chosen = [dataparallel.strategy_of(model).choice()["exchange"] for model in pair]  # type: ignore[union-attr]
+                assert chosen == ["ps", "none"], chosen
+        assert torch.equal(*results), "each model has its own weights"
+        os.environ[addresses.VARIABLE] = os.environ["OTHERS"]  # for the next pair
+    train.shutdown()
+
+
+def test_the_servers_hold_one_of_two_models(tmp_path: Path) -> None:
+    with farm.running() as servers, farm.running() as others:
+        env = {**farm.variables(servers), "OTHERS": others.servers[0]}
+        env[choices.VARIABLE] = '{"kind": "auto"}'
+        assert crew.run(pairs_of_models, tmp_path, folder=tmp_path, env=env, timeout_s=120) == [0, 0], crew.output(
+            tmp_path
+        )
+    assert "parameter servers cannot be used: parameter servers hold one model" in crew.output(tmp_path)
+
+
+def refused_by_the_servers() -> None:
+    """On one rank alone: while it connects, then while it exchanges."""
+    for broken in ("open", "take"):
+        sound = getattr(remotes.Remote, broken)
+
+        def fails(self: Any, *args: Any) -> None:
+            raise errors.ServerError("the server is not there")
+
+        if train.rank() == 1:
+            setattr(remotes.Remote, broken, fails)
+        torch.manual_seed(1)
+        model = nn.Linear(6, 6)
+        optimizer = torch.optim.SGD(model.parameters(), 0.05)
+        train.data_parallel(model, optimizer)
+        some_steps(model, optimizer, 6, 14)
+        setattr(remotes.Remote, broken, sound)
+        assert dataparallel.strategy_of(model).choice() == {"exchange": "none"}  # type: ignore[union-attr]
+        assert len(set(map(tuple, train.init().gather(model.weight.flatten().tolist())))) == 1
+        os.environ[addresses.VARIABLE] = os.environ["OTHERS"]
+    train.shutdown()
+
+
+def test_servers_that_one_rank_cannot_use_are_no_choice(tmp_path: Path) -> None:
+    """Training goes on with dense allreduce, on all ranks."""
+    with farm.running() as servers, farm.running() as others:
+        env = {**farm.variables(servers), "OTHERS": others.servers[0]}
+        env[choices.VARIABLE] = '{"kind": "auto"}'
+        assert crew.run(refused_by_the_servers, folder=tmp_path, env=env, timeout_s=120) == [0, 0], crew.output(
+            tmp_path
+        )
+    assert crew.output(tmp_path).count("parameter servers cannot be used: the server is not there") == 2
+
+
+def test_servers_are_a_choice_only_where_the_job_has_them() -> None:
+    there = {addresses.VARIABLE: "127.0.0.1:1", addresses.TOKEN: "x"}
+    assert choices.choose(None, None, {}).kind == "allreduce"
+    assert choices.choose("auto", None, there).kind == "auto"
+    assert choices.choose("auto", "auto", there).kind == "auto"
+    assert choices.choose("auto", "bf16", there) == choices.Choice("allreduce", "bf16"), "servers do not compress"
+    assert choices.choose("allreduce", None, there).kind == "allreduce"
+    assert not addresses.meets({"OARLOCK_STRATEGY": '{"kind": "auto"}'}), "its ranks have a process group"
+    assert addresses.meets({"OARLOCK_STRATEGY": '{"kind": "ps"}'})
+
+
+def served(folder: Path, steps: int, stop: int | None) -> None:
+    learn(folder, "ps", steps, stop, compression=None)
+    train.shutdown()
+
+
+def test_a_resumed_run_goes_on_with_its_servers(tmp_path: Path) -> None:
+    """The servers of a new attempt know nothing: weights and momentum come from the checkpoint."""
+    whole, parted = tmp_path / "whole", tmp_path / "parted"
+    for folder in (whole, parted):
+        folder.mkdir()
+    for folder, stop, codes in ((whole, None, [0, 0]), (parted, 20, [143, 143]), (parted, None, [0, 0])):
+        with farm.running(2) as servers:
+            env = {**farm.variables(servers), choices.VARIABLE: '{"kind": "auto"}'}
+            assert crew.run(served, folder, 40, stop, folder=folder, env=env) == codes, crew.output(folder)
+    assert "parameter servers, as chosen before" in crew.output(parted)
+    one, other = (torch.load(folder / "final.pt") for folder in (whole, parted))
+    assert one["choice"] == other["choice"] == {"exchange": "ps"}
+    for name, tensor in one["model"].items():
+        assert torch.equal(tensor, other["model"][name]), name
+
+
+@pytest.mark.parametrize(
+    ("kinds", "chosen"),
+    [
+        (kinds, chosen)
+        for kinds in [("ps",), automatic.LOSSY, ("ps", "bf16"), ()]
+        for chosen in [*automatic.CANDIDATES, "of another version"]
+        if not ("ps" in kinds and chosen == "ps")  # test_a_resumed_run_goes_on_with_its_servers
+    ],
+)
+def test_a_choice_of_a_checkpoint_is_kept_only_with_permission(
+    kinds: tuple[str, ...], chosen: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The permission may have changed since the checkpoint. A lossy exchange without it would change the result."""
+    named = choices.Choice("allreduce")
+
+    def make(name: str) -> automatic.Exchange:
+        return choices._exchange(dataclasses.replace(named, compression=name), False, 1 << 20)
+
+    model = nn.Linear(4, 4)
+    strategy = automatic.Automatic(make, kinds)
+    strategy.attach(model, torch.optim.SGD(model.parameters(), 0.1, momentum=0.9))
+    strategy.keep_choice({"exchange": chosen})
+    kept = chosen if chosen in kinds else "none"
+    assert type(strategy._present) is type(make(kept))
+    said = capsys.readouterr().err
+    if chosen in ("none", "ps") or chosen in kinds:
+        assert strategy.choice() == {"exchange": kept}
+        assert "as chosen before" in said
+    else:
+        assert strategy.choice() == {}, "it measures anew"
+        assert f"compression {chosen}, which is not permitted now" in said
+
+
+def test_a_compression_s_state_that_nothing_takes_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    """A run with a named compression is resumed with `auto`: its checkpoint has a state, and no choice."""
+    chosen = choices.Choice("allreduce", "auto")
+    model = nn.Linear(4, 4)
+    strategy = choices.make(chosen, unused_parameters=False, bucket_bytes=1 << 20)
+    strategy.attach(model, torch.optim.SGD(model.parameters(), 0.1, momentum=0.9))
+    strategy.load_state_dict({})
+    assert capsys.readouterr().err == ""
+    strategy.load_state_dict({"residual": [torch.ones(4)]})
+    assert "gradients that the compression kept back" in capsys.readouterr().err
+
+
+def test_an_unknown_name_is_refused() -> None:
+    with pytest.raises(errors.StateError, match="not one of auto, allreduce"):
+        choices.choose("automatic", None, {})

@@ -1,0 +1,76 @@
+"""The programs of examples/02-strategies: each learns, with two processes where it trains with others."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.train import crew
+
+EXAMPLES = Path(__file__).parents[3] / "examples" / "02-strategies"
+LOSS, ACCURACY = r"loss (\S+?),? ", r"accuracy (\S+) "
+STRATEGIES = ("allreduce", "auto", "bf16", "powersgd", "dgc", "ps", "ps-async", "ps-staleness")
+
+pytestmark = pytest.mark.train
+
+
+def said(folder: Path, *command: str, processes: int = 2) -> str:
+    """Run the program as that many processes, as torchrun does, and return their output."""
+    ours = {key: value for key, value in os.environ.items() if not key.startswith("OARLOCK_")}
+    ours["OMP_NUM_THREADS"] = "1"
+    if processes > 1:
+        ours |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(crew.free_port())}
+    ranks = []
+    for rank in range(processes):
+        place = {"RANK": str(rank), "LOCAL_RANK": str(rank)} | dict.fromkeys(
+            ("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(processes)
+        )
+        with (folder / f"rank-{rank}.txt").open("w") as output:
+            ranks.append(
+                subprocess.Popen(
+                    [sys.executable, *command],
+                    cwd=EXAMPLES,
+                    env=ours | (place if processes > 1 else {}),
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                )
+            )
+    try:
+        codes = [rank.wait(timeout=280) for rank in ranks]
+    finally:
+        for each in ranks:
+            each.kill()
+            each.wait()
+    text = "\n".join((folder / f"rank-{rank}.txt").read_text() for rank in range(processes))
+    assert codes == [0] * processes, text
+    return text
+
+
+def told(pattern: str, text: str) -> float:
+    """Return the last number of this kind on a line of the program's own."""
+    found = re.findall(rf"^(?:rank \d: )?{pattern}", text + "\n", re.MULTILINE)
+    assert found, text
+    return float(found[-1])
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_data_parallelism_learns(tmp_path: Path, strategy: str) -> None:
+    assert told(ACCURACY, said(tmp_path, "data_parallel.py", strategy)) > 0.9
+
+
+@pytest.mark.parametrize("program", ["sharded.py", "tensor_parallel.py", "pipeline.py", "by_hand.py"])
+def test_a_model_on_several_processes_learns(tmp_path: Path, program: str) -> None:
+    assert told(r"loss ([\d.]+)", said(tmp_path, program)) < 0.2
+
+
+def test_one_process_drives_several_devices(tmp_path: Path) -> None:
+    assert told(r"loss ([\d.]+)", said(tmp_path, "in_graph.py", processes=1)) < 0.2
+
+
+def test_every_program_is_tried() -> None:
+    text = Path(__file__).read_text()
+    assert all(path.name in text for path in EXAMPLES.glob("*.py"))
