@@ -18,7 +18,7 @@ ROOT = Path(__file__).parent.parent
 CLIENT = Path("src", "oarlock", "client")
 MODULES = (
     "caller",
-    "client",
+    "clients",
     "clusterverbs",
     "dataverbs",
     "downloading",

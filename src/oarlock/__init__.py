@@ -7,8 +7,8 @@ process.
 
 TYPE_CHECKING = False  # not from `typing`, its import alone takes half of the time that this file may take
 if TYPE_CHECKING:
-    from oarlock.client.asynchronous.client import AsyncClient
-    from oarlock.client.synchronous.client import Client
+    from oarlock.client.asynchronous.clients import AsyncClient
+    from oarlock.client.synchronous.clients import Client
 
 __all__ = ["AsyncClient", "Client", "__version__"]
 __version__ = "0.1.0"
@@ -16,11 +16,11 @@ __version__ = "0.1.0"
 
 def __getattr__(name: str) -> object:
     if name == "Client":
-        from oarlock.client.synchronous.client import Client
+        from oarlock.client.synchronous.clients import Client
 
         return Client
     if name == "AsyncClient":
-        from oarlock.client.asynchronous.client import AsyncClient
+        from oarlock.client.asynchronous.clients import AsyncClient
 
         return AsyncClient
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

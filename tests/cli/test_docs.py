@@ -14,7 +14,7 @@ from oarlock.backends.kubernetes import site
 from oarlock.cli import main, reference
 from oarlock.cli.launching import flags
 from oarlock.client import settings
-from oarlock.client.synchronous import client
+from oarlock.client.synchronous import clients
 from oarlock.spec import jobfile, roles
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -101,6 +101,6 @@ def test_every_setting_of_a_cluster_is_documented(setting: str) -> None:
     assert f"`{setting}`" in page("kubernetes.md")
 
 
-@pytest.mark.parametrize("verb", [name for name in dir(client.Client) if not name.startswith("_")])
+@pytest.mark.parametrize("verb", [name for name in dir(clients.Client) if not name.startswith("_")])
 def test_every_verb_of_the_sdk_is_documented(verb: str) -> None:
     assert re.search(rf"`{verb}(\(|`)", page("python-sdk.md"))

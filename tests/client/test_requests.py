@@ -12,8 +12,8 @@ from tests.client import driven
 
 import oarlock
 from oarlock.client import answers, failures, places, requests, settings
-from oarlock.client.asynchronous import client as asyncclient
-from oarlock.client.synchronous import client
+from oarlock.client.asynchronous import clients as asyncclients
+from oarlock.client.synchronous import clients
 from oarlock.spec import errors, jobfile, jobs
 
 PLACE = places.Place(url="http://127.0.0.1:1", token="t", local=False)
@@ -105,7 +105,7 @@ class Script(httpx.BaseTransport, httpx.AsyncBaseTransport):
 
 def connected(
     new_client: driven.NewClient, home: Path, script: Script, pauses: list[float] | None = None
-) -> client.Client:
+) -> clients.Client:
     told = settings.Settings(home=home, server="http://127.0.0.1:1", token="secret", named="--server")
     return new_client(told=told, transport=script, sleep=(pauses if pauses is not None else []).append)
 
@@ -183,8 +183,8 @@ def test_series_with_holes_are_read() -> None:
 
 def test_the_public_root_has_both_clients() -> None:
 
-    assert oarlock.Client is client.Client
-    assert oarlock.AsyncClient is asyncclient.AsyncClient
+    assert oarlock.Client is clients.Client
+    assert oarlock.AsyncClient is asyncclients.AsyncClient
 
 
 def test_both_clients_have_the_same_verbs() -> None:
@@ -192,4 +192,4 @@ def test_both_clients_have_the_same_verbs() -> None:
     def verbs(kind: type) -> set[str]:
         return {name for name in dir(kind) if not name.startswith("_")}
 
-    assert verbs(client.Client) == verbs(asyncclient.AsyncClient)
+    assert verbs(clients.Client) == verbs(asyncclients.AsyncClient)

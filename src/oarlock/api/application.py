@@ -38,7 +38,7 @@ from oarlock.api.jobs import (
 from oarlock.api.security import authentication, authorisation
 from oarlock.api.services import provided
 from oarlock.spec import errors
-from oarlock.spec.access import users as users_module
+from oarlock.spec.access.users import Right  # the routes of users have the module's name
 
 TABLE: tuple[routes.Route, ...] = openapi.described(
     (
@@ -231,7 +231,7 @@ async def admit(call: routes.Call) -> None:
     unasked = call.route.long or "oarlock-fragment" in call.headers  # an open page fetches itself again
     caller = await authenticator.caller(call.headers, waiting=unasked)
     access = authorisation.Access(call.services.store, caller.user, call.services.forecaster.names)
-    access.demand(users_module.Right.ADMIN if isinstance(needs, routes.Open) else needs)
+    access.demand(Right.ADMIN if isinstance(needs, routes.Open) else needs)
     call.admit(access=access, caller=caller)
 
 

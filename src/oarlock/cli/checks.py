@@ -18,7 +18,7 @@ import msgspec
 
 import oarlock
 from oarlock.client import places, settings
-from oarlock.client.synchronous import client as clients
+from oarlock.client.synchronous import clients
 from oarlock.display import findings
 from oarlock.spec import errors
 from oarlock.spec.hints import extras

@@ -13,7 +13,7 @@ from oarlock.spec import errors
 from oarlock.spec.hints import suggestions
 
 if TYPE_CHECKING:
-    from oarlock.client.synchronous import client as clients
+    from oarlock.client.synchronous import clients
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -121,7 +121,7 @@ def open_client(
 ) -> clients.Client:
     """Return a client of the server that flags and settings name. It sends nothing yet."""
     from oarlock.client import settings
-    from oarlock.client.synchronous import client as clients
+    from oarlock.client.synchronous import clients
 
     _leave_out_httpx_command_line()
     told = settings.from_environment(server=server, token=token, **others)

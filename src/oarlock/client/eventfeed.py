@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from oarlock.client import answers, eventfiles
-from oarlock.client.synchronous import client as clients
+from oarlock.client.synchronous import clients
 from oarlock.spec import errors
 
 PERIOD_S = 5.0

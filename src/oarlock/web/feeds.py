@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable
 
 import msgspec
 
-from oarlock.client.asynchronous import client as clients
+from oarlock.client.asynchronous import clients
 from oarlock.spec import errors
 from oarlock.web import topics
 

@@ -15,7 +15,7 @@ from urllib.parse import parse_qs, urlencode
 from starlette import types
 
 from oarlock.client import settings
-from oarlock.client.asynchronous import client as clients
+from oarlock.client.asynchronous import clients
 from oarlock.spec import bodies, errors
 from oarlock.spec.access import users
 from oarlock.web import cookies, feeds, transport, turns

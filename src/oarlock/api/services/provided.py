@@ -8,13 +8,15 @@ from typing import Any, Protocol
 import msgspec
 
 from oarlock.api.security import authentication, secretfiles
-from oarlock.api.services import forecaster as forecaster_module
-from oarlock.api.services import inbox as inbox_module
-from oarlock.api.services import meters as meters_module
-from oarlock.api.services import turns as turns_module
-from oarlock.api.services import wakes as wakes_module
+
+# Names, not modules: the fields below bear the modules' names.
+from oarlock.api.services.forecaster import Forecaster
+from oarlock.api.services.inbox import Inbox
+from oarlock.api.services.meters import Meters
+from oarlock.api.services.turns import Turns
+from oarlock.api.services.wakes import Wakes
 from oarlock.backends import backends
-from oarlock.backends import tensorboards as tensorboards_module
+from oarlock.backends.tensorboards import TensorBoards
 from oarlock.data import storage
 from oarlock.data.checkpoints import checkpoints
 from oarlock.spec import attempts, bodies, jobs, plans
@@ -146,17 +148,17 @@ class Services(msgspec.Struct, kw_only=True, frozen=True):
     entropy: Callable[[int], bytes]
     shutdown: Callable[[], None]
     report: Callable[[str, Mapping[str, object]], None]
-    wakes: wakes_module.Wakes
-    inbox: inbox_module.Inbox
-    meters: meters_module.Meters
+    wakes: Wakes
+    inbox: Inbox
+    meters: Meters
     authenticator: authentication.Authenticator
-    turns: turns_module.Turns = msgspec.field(default_factory=turns_module.Turns)
-    forecast_turns: turns_module.Turns = msgspec.field(default_factory=lambda: turns_module.Turns("forecasts"))
-    simulation_turns: turns_module.Turns = msgspec.field(default_factory=lambda: turns_module.Turns("simulations"))
+    turns: Turns = msgspec.field(default_factory=Turns)
+    forecast_turns: Turns = msgspec.field(default_factory=lambda: Turns("forecasts"))
+    simulation_turns: Turns = msgspec.field(default_factory=lambda: Turns("simulations"))
     rules: plans.Rules = plans.Rules()  # of the scheduler
     manifests: Callable[[jobs.Job], list[dict[str, Any]]] | None = None  # of a job's pods; None without a cluster
-    tensorboards: tensorboards_module.TensorBoards | None = None  # beside jobs; None where the backend runs none
-    forecaster: forecaster_module.Forecaster = msgspec.field(default_factory=forecaster_module.Forecaster)
+    tensorboards: TensorBoards | None = None  # beside jobs; None where the backend runs none
+    forecaster: Forecaster = msgspec.field(default_factory=Forecaster)
     snapshot_limit_bytes: int = 10 << 30
     settings: Mapping[str, str] = msgspec.field(default_factory=dict)  # as administrators see them, without secrets
     hosts: frozenset[str] | None = None

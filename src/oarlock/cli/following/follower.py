@@ -31,7 +31,7 @@ from oarlock.display.jobs import endings, progress
 from oarlock.spec import bodies, errors, jobs, phases
 
 if TYPE_CHECKING:
-    from oarlock.client.synchronous import client as clients
+    from oarlock.client.synchronous import clients
 
 LIVE_LOOK_S = 0.3
 CALM_LOOK_S = 1.0

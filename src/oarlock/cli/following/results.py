@@ -9,7 +9,7 @@ from urllib.parse import unquote
 from oarlock.spec import errors
 
 if TYPE_CHECKING:
-    from oarlock.client.synchronous import client as clients
+    from oarlock.client.synchronous import clients
     from oarlock.spec import jobs
 
 KEPT = "results"

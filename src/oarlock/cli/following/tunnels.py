@@ -19,7 +19,7 @@ from oarlock.client import execution
 from oarlock.spec import bodies, errors
 
 if TYPE_CHECKING:
-    from oarlock.client.synchronous import client as clients
+    from oarlock.client.synchronous import clients
     from oarlock.client.synchronous import session as sessions
 
 LOOK_S = 2.0

@@ -19,7 +19,7 @@ from oarlock.spec import errors, jobfile, jobs
 from oarlock.spec.input import quantities
 
 if TYPE_CHECKING:
-    from oarlock.client.synchronous import client as clients
+    from oarlock.client.synchronous import clients
     from oarlock.data.snapshots import snapshots
 
 NEIGHBOURS = 200

@@ -11,7 +11,7 @@ from oarlock.cli.output import terminal
 from oarlock.spec.cluster import prices
 
 if TYPE_CHECKING:
-    from oarlock.client.synchronous import client as clients
+    from oarlock.client.synchronous import clients
 
 MOST_HELD = 5000
 

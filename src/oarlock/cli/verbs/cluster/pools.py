@@ -13,7 +13,7 @@ from oarlock.cli.output import terminal
 from oarlock.spec import errors
 
 if TYPE_CHECKING:
-    from oarlock.client.synchronous import client as clients
+    from oarlock.client.synchronous import clients
     from oarlock.spec import bodies
     from oarlock.spec.cluster import pools as nouns
 

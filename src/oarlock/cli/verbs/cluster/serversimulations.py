@@ -12,7 +12,7 @@ from oarlock.spec import errors, phases
 from oarlock.spec.simulator import simulations
 
 if TYPE_CHECKING:
-    from oarlock.client.synchronous import client as clients
+    from oarlock.client.synchronous import clients
 
 FAULTS = {"node_mtbf": "node_mtbf_s", "node_mttr": "node_mttr_s", "job_mtbf": "job_mtbf_s"}
 POLL_S = 0.5

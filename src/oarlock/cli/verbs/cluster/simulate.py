@@ -21,7 +21,7 @@ from oarlock.spec import errors
 from oarlock.spec.input import quantities
 
 if TYPE_CHECKING:
-    from oarlock.client.synchronous import client as clients
+    from oarlock.client.synchronous import clients
     from oarlock.simulator import scenario
     from oarlock.simulator.outcomes import outcome
 

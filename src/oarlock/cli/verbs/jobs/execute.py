@@ -20,7 +20,7 @@ from oarlock.cli.output import terminal
 from oarlock.spec import errors
 
 if TYPE_CHECKING:
-    from oarlock.client.synchronous import client as clients
+    from oarlock.client.synchronous import clients
     from oarlock.client.synchronous import session as sessions
 
 

@@ -10,7 +10,7 @@ from oarlock.cli.output import terminal
 from oarlock.spec import errors, intents, phases
 
 if TYPE_CHECKING:
-    from oarlock.client.synchronous import client as clients
+    from oarlock.client.synchronous import clients
     from oarlock.spec import jobs as nouns
 
 _REASON = {"metavar": "TEXT", "default": "", "help": "Reason, stored in the job's record."}

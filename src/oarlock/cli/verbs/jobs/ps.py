@@ -13,7 +13,7 @@ from oarlock.cli.output import terminal
 from oarlock.spec import errors, phases
 
 if TYPE_CHECKING:
-    from oarlock.client.synchronous import client as clients
+    from oarlock.client.synchronous import clients
     from oarlock.spec import bodies, summaries
 
 SORTS = ("created", "name", "owner", "pool", "phase")

@@ -13,7 +13,7 @@ from oarlock.display import amounts, durations
 from oarlock.spec import errors, phases
 
 if TYPE_CHECKING:
-    from oarlock.client.synchronous import client as clients
+    from oarlock.client.synchronous import clients
     from oarlock.spec import attempts, bodies, events, jobs
 
 SHOWN_EVENTS = 15

@@ -13,7 +13,7 @@ from oarlock.spec.input import quantities
 
 if TYPE_CHECKING:
     from oarlock.client import answers
-    from oarlock.client.synchronous import client as clients
+    from oarlock.client.synchronous import clients
     from oarlock.spec import jobs
 
 BAR_AFTER_S = 0.5

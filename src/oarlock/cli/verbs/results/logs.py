@@ -13,7 +13,7 @@ from oarlock.spec import errors
 
 if TYPE_CHECKING:
     from oarlock.client import requests
-    from oarlock.client.synchronous import client as clients
+    from oarlock.client.synchronous import clients
     from oarlock.data import storage
     from oarlock.spec import jobs
 

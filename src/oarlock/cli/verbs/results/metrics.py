@@ -11,7 +11,7 @@ from oarlock.cli.output import terminal
 
 if TYPE_CHECKING:
     from oarlock.client import answers
-    from oarlock.client.synchronous import client as clients
+    from oarlock.client.synchronous import clients
 
 WIDTH = 32
 POINTS = 500

@@ -17,7 +17,7 @@ from oarlock.spec import bodies, errors
 from oarlock.spec.hints import extras
 
 if TYPE_CHECKING:
-    from oarlock.client.synchronous import client as clients
+    from oarlock.client.synchronous import clients
     from oarlock.spec import jobs
 
 POINTS = 10_000

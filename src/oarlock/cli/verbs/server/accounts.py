@@ -15,7 +15,7 @@ from oarlock.spec import errors
 
 if TYPE_CHECKING:
     from oarlock.client import settings
-    from oarlock.client.synchronous import client as clients
+    from oarlock.client.synchronous import clients
 
 RIGHTS = ("admin", "user", "viewer")
 
@@ -29,7 +29,7 @@ RIGHTS = ("admin", "user", "viewer")
 def login(url: str | None, token: str | None, ca_file: str | None, forget: bool, as_json: bool) -> None:
     """Use the server at URL from now on. The token is stored in $OARLOCK_HOME/login.json, readable by you alone."""
     from oarlock.client import settings
-    from oarlock.client.synchronous import client as clients
+    from oarlock.client.synchronous import clients
 
     ca_file = str(Path(ca_file).absolute()) if ca_file else None  # later commands run in other directories
     home = settings.home_directory(os.environ)

@@ -13,7 +13,7 @@ from oarlock.spec import errors
 from oarlock.spec.input import validation
 
 if TYPE_CHECKING:
-    from oarlock.client.synchronous import client as clients
+    from oarlock.client.synchronous import clients
 
 
 @command.group("secrets", short_help="List, set and remove secrets")

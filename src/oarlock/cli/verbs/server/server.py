@@ -19,7 +19,7 @@ from oarlock.cli.output import terminal
 from oarlock.spec import errors
 
 if TYPE_CHECKING:
-    from oarlock.client.synchronous import client as clients
+    from oarlock.client.synchronous import clients
 
 
 @command.verb("up", short_help="Start the local server")
@@ -87,7 +87,7 @@ def _told(there: Any, as_json: bool) -> int:
 def _invite() -> None:
     """Print a link to the pages that logs in once."""
     from oarlock.client import settings, verbs
-    from oarlock.client.synchronous import client as clients
+    from oarlock.client.synchronous import clients
 
     told = settings.Settings(home=settings.home_directory(os.environ))
     with contextlib.suppress(errors.OarlockError), clients.Client(told=told) as client:
@@ -131,7 +131,7 @@ def down(as_json: bool) -> None:
 def _ended(home: Path) -> bool:
     """Stop the server of this home and say so. Return False if there is none."""
     from oarlock.client import settings
-    from oarlock.client.synchronous import client as clients
+    from oarlock.client.synchronous import clients
 
     there = localserver.running(home)
     if there is None:

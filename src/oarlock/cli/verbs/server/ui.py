@@ -12,7 +12,7 @@ from oarlock.cli import command
 from oarlock.cli.output import terminal
 
 if TYPE_CHECKING:
-    from oarlock.client.synchronous import client as clients
+    from oarlock.client.synchronous import clients
 
 
 @command.verb("ui", short_help="Open the pages in a browser")

@@ -1,4 +1,4 @@
-# Made by `make sdk` from `asynchronous/client.py`: change that file, not this one.
+# Made by `make sdk` from `asynchronous/clients.py`: change that file, not this one.
 """The SDK: `oarlock.AsyncClient` and `oarlock.Client`, with the verbs of the command line.
 
     async with oarlock.AsyncClient() as client:     with oarlock.Client() as client:
