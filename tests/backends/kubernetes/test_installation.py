@@ -6,15 +6,19 @@ import asyncio
 import contextlib
 import os
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from tests.backends.kubernetes.testcluster import apiserver, restricted, rights
 
+from oarlock.api.process import homefolder
+from oarlock.api.security import authentication
 from oarlock.backends.kubernetes import backend
 from oarlock.backends.kubernetes.apiserver import client, objects
 from oarlock.spec import errors
+from oarlock.spec.protocol import tasktokens
 
 KUBECTL = apiserver.ASSETS / "kubectl"
 OVERLAYS = rights.DEPLOY / "overlays"
@@ -53,7 +57,7 @@ def test_the_port_of_the_service_does_not_become_the_servers_setting() -> None:
 
 
 @apiserver.needed
-@pytest.mark.parametrize("overlay", ["sqlite", "postgresql"])
+@pytest.mark.parametrize("overlay", ["sqlite", "postgresql", "replicas"])
 async def test_an_api_server_takes_the_objects(
     overlay: str, api_server: apiserver.ApiServer, api: client.Client
 ) -> None:
@@ -74,6 +78,56 @@ async def test_an_api_server_takes_the_objects(
         "deployment",
         "persistentvolumeclaim",
     }
+
+
+def test_servers_that_start_together_share_secrets_certificate_and_data(tmp_path: Path) -> None:
+    """Each has a home of its own. A server after them, and a new start, find the same."""
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    scripts = tmp_path / "scripts"  # as in the ConfigMap
+    scripts.mkdir()
+    for place in (OVERLAYS / "replicas" / "share.sh", rights.DEPLOY / "base" / "certificate.sh"):
+        (scripts / place.name).write_text(place.read_text())
+
+    def begun(name: str) -> subprocess.Popen[bytes]:
+        (tmp_path / name).mkdir(exist_ok=True)
+        words = [str(tmp_path / name), str(shared), "https://10.96.0.7", "localhost"]
+        return subprocess.Popen(["sh", str(scripts / "share.sh"), *words], stderr=subprocess.PIPE)
+
+    for names in (("a", "b", "c"), ("d", "a")):
+        for one in [begun(name) for name in names]:
+            said = one.communicate(timeout=240)[1]
+            assert one.returncode == 0, said
+    homes = [tmp_path / name for name in "abcd"]
+    for file in ("token", "task-secret", "tls/server.pem", "tls/key.pem"):
+        assert len({(home / file).read_bytes() for home in homes}) == 1, file
+    home = homefolder.Home(homes[0])
+    token, secret = home.token(lambda _: b""), home.task_secret(lambda _: b"")
+    assert token.startswith(authentication.TOKEN_PREFIX)
+    assert (len(token), len(secret)) == (len(authentication.fresh_token(os.urandom)), tasktokens.SECRET_BYTES)
+    assert (homes[0] / "token").stat().st_mode & 0o077 == 0
+    (homes[0] / "logs" / "x").write_text("a line")
+    assert (homes[3] / "logs" / "x").read_text() == "a line"
+    (homes[1] / "archive.jsonl").write_text("{}")
+    assert (shared / "archive.jsonl").read_text() == "{}"
+
+
+@apiserver.needed
+def test_two_servers_have_homes_of_their_own_and_one_volume() -> None:
+    made = subprocess.run(
+        [str(KUBECTL), "kustomize", str(OVERLAYS / "replicas")], capture_output=True, text=True, check=True
+    ).stdout
+    by_kind = {one["kind"]: one for one in yaml.safe_load_all(made)}
+    spec = by_kind["Deployment"]["spec"]
+    pod = spec["template"]["spec"]
+    assert spec["replicas"] == 2
+    volumes = {one["name"]: one for one in pod["volumes"]}
+    assert "emptyDir" in volumes["home"]
+    assert volumes["shared"]["persistentVolumeClaim"] == {"claimName": "oarlock"}
+    assert by_kind["PersistentVolumeClaim"]["spec"]["accessModes"] == ["ReadWriteMany"]
+    for container in (*pod["initContainers"], *pod["containers"]):
+        assert {one["name"] for one in container["volumeMounts"]} >= {"home", "shared", "settings"}
+    assert restricted.violations(spec["template"]) == []
 
 
 def test_the_budget_protects_the_server() -> None:
