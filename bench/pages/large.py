@@ -38,7 +38,7 @@ def log() -> list[table.Row]:
     count = RANKS * LINES
     with stage.server() as server, stage.browser() as browser, browser.context(server) as context:
         (server.work / "talk.py").write_text(TALKING)
-        flags = ("--workers", str(RANKS), "--framework", "plain", "--cpus", "0.1")
+        flags = ("--workers", str(RANKS), "--cpus", "0.1")
         server.run("run", "--detach", "--name", "talks", *flags, "--", "python", "talk.py", cwd=server.work)
         server.wait_for("talks")
         visit = stage.Visit(context.new_page())
@@ -105,7 +105,7 @@ def _measure(server: servers.Server, name: str, names: int, steps: int) -> None:
 def nodes() -> list[table.Row]:
     """Open the map of a thousand nodes with eight devices each."""
     flags = ("--virtual-nodes", str(NODES), "--virtual-gpus", str(GPUS))
-    with servers.server(*flags) as server, stage.browser() as browser, browser.context(server) as context:
+    with stage.server(0, *flags) as server, stage.browser() as browser, browser.context(server) as context:
         for number in range(50):
             server.run(
                 "run", "--detach", "--name", f"holds-{number}", "--gpus", "8", "--", "sleep", "3000", cwd=server.work

@@ -81,7 +81,6 @@ def heap() -> list[table.Row]:
                 what = f"JavaScript heap of {which} after {UPDATES:,} updates"
                 detail = f"{few:.2f} and {many:.2f} MB, against {FEW} updates"
                 rows.append(stage.row(what, many / few, "x", 1.2, detail))
-        server.run("cancel", "runs")
     return rows
 
 
@@ -90,10 +89,7 @@ def together() -> list[table.Row]:
     with stage.server(200) as server:
         for number in range(RUNNING):
             server.run("run", "--detach", "--name", f"runs-{number}", "--", "sleep", "3000", cwd=server.work)
-        rows = asyncio.run(_together(server))
-        for number in range(RUNNING):
-            server.run("cancel", f"runs-{number}")
-    return rows
+        return asyncio.run(_together(server))
 
 
 async def _together(server: servers.Server) -> list[table.Row]:

@@ -24,6 +24,7 @@ FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--
 FLAGS += ("--disable-sync", "--no-first-run", "--font-render-hinting=none", "--js-flags=--expose-gc")
 WORKER, CPU = roles.RoleName.WORKER, holdings.Resources(1000, 0, 0)
 PATIENCE_MS = 180_000
+END_S = 60.0
 WATCH = """
 window.tasks = [];
 new PerformanceObserver((list) => tasks.push(...list.getEntries().map((one) => one.duration)))
@@ -37,14 +38,31 @@ TIMES = """() => ({
 
 
 @contextlib.contextmanager
-def server(stored: int = 0, *, ranks: int = 0) -> Iterator[servers.Server]:
-    """Yield a server with so many jobs that have ended, and one more, `ranks`, of so many workers."""
-    with servers.server() as one:
+def server(stored: int = 0, *flags: str, ranks: int = 0) -> Iterator[servers.Server]:
+    """Yield a server with so many ended jobs, and one of so many workers (`ranks`). All jobs end with it."""
+    with servers.server(*flags) as one:
         if stored:
             one.run("down")
             asyncio.run(_fill(f"sqlite:///{one.home / 'oarlock.db'}", stored, ranks))
-            one.start()
-        yield one
+            one.start(*flags)
+        try:
+            yield one
+        finally:
+            _end_all(one)
+
+
+def _end_all(server: servers.Server) -> None:
+    """Cancel all jobs, which would outlive their server, and wait for their ends."""
+    active = [("phase", str(phase)) for phase in phases.NOT_OVER]
+    deadline = time.monotonic() + END_S
+    with server.client() as client:
+        while time.monotonic() < deadline:
+            left = client.get("/summaries", params=[*active, ("limit", "1000")]).raise_for_status().json()["items"]
+            if not left:
+                return
+            for job in left:
+                client.put(f"/jobs/{job['id']}/intent", json={"intent": "cancel"})
+            time.sleep(1.0)
 
 
 async def _fill(url: str, count: int, ranks: int = 0) -> None:
