@@ -50,5 +50,5 @@ def test_a_job_has_the_fields_of_the_job_file_and_three_of_its_own() -> None:
 def test_a_pool_has_the_fields_of_a_pool() -> None:
     (version,) = definitions.pool_definition()["spec"]["versions"]
     properties = version["schema"]["openAPIV3Schema"]["properties"]
-    assert set(properties["spec"]["properties"]) == {*pools.Pool.__struct_fields__} - {"name", "version"}
+    assert set(properties["spec"]["properties"]) == {*pools.Pool.__struct_fields__} - {"name", "version", "object_uid"}
     assert set(properties["status"]["properties"]) == set(resources.PoolStatus.__struct_encode_fields__)
