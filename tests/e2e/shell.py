@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -118,6 +120,15 @@ class Shell:
             ("the jobs that have not ended", "\n".join(_line(job) for job in found_jobs if job.ended_at is None))
         )
         return found
+
+    def end_server(self) -> None:
+        """End the server, also one that does not obey."""
+        with contextlib.suppress(AssertionError):
+            self.do("down", code=None)
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            pid = self.server_pid()
+            if b"oarlock.main" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                os.kill(pid, signal.SIGKILL)
 
     def server_pid(self) -> int:
         return int(json.loads((self.home / "server.json").read_text())["pid"])

@@ -165,7 +165,7 @@ class PodShell(shells.Shell):
         return found
 
     def close(self) -> None:
-        self.do("down", code=None)
+        self.end_server()
         self.on_cluster(self._close())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(60)
