@@ -40,7 +40,7 @@ class Position:
     """The facts of a session that are the same on all ranks.
 
     `step` counts the steps that are done, and `exchanges` the exchanges of a step after it that could not end. `made`
-    are those of them that each strategy has made.
+    are those of them that each strategy has made. `flushed` counts the strategies that keep nothing of their own back.
     """
 
     step: int
@@ -49,11 +49,12 @@ class Position:
     batch: int = 0
     noise: float | None = None
     made: tuple[int, ...] = ()
+    flushed: int = 0
 
     @property
-    def order(self) -> tuple[int, int, bool]:
+    def order(self) -> tuple[int, int, bool, int]:
         """The order of the positions: ranks with equal positions have the same weights."""
-        return self.step, sum(self.made), self.exchanges > 0
+        return self.step, sum(self.made), self.exchanges > 0, self.flushed
 
 
 class Left(SystemExit):
@@ -192,6 +193,19 @@ class Membership:
             parameter.grad = gradient
         self._passed_over.clear()
 
+    def flush(self, here: Position) -> tuple[Position, errors.PeersLost | None]:
+        """Exchange what the ranks of this round keep back. Return the position after it, and the loss that ended it.
+
+        All ranks call it at the same boundary of steps, before a planned change.
+        """
+        for strategy in self._strategies:
+            try:
+                strategy.flush()
+            except errors.PeersLost as lost:
+                return here, lost
+            here = replace(here, flushed=here.flushed + 1)
+        return here, None
+
     def change(
         self,
         here: Position,
@@ -248,7 +262,7 @@ class Membership:
             self._in_a_row = self._in_a_row + 1 if self._lost_step == found.step else 1
             self._lost_step = step
         self._marked = None
-        return replace(found, step=step, exchanges=0, stop=max(one.stop for one in known), made=())
+        return replace(found, step=step, exchanges=0, stop=max(one.stop for one in known), made=(), flushed=0)
 
     def _missed(self, here: Position, donor: Position) -> list[bool]:
         """Return for each strategy whether the donor has made an exchange of it that this rank has not."""
@@ -258,7 +272,7 @@ class Membership:
 
     def _gather(self, here: Position) -> list[tuple[Any, ...]]:
         choices = [strategy.choice() for strategy in self._strategies]
-        position = here.step, here.exchanges, here.stop, here.batch, here.noise, here.made
+        position = here.step, here.exchanges, here.stop, here.batch, here.noise, here.made, here.flushed
         return self._world.gather((self._whole, choices, *position))
 
     def _keep_choices(self, choices: Sequence[Mapping[str, Any]]) -> None:

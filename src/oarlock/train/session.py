@@ -268,10 +268,10 @@ class Session:
     def _change_round(self, cause: BaseException | None, done: int, exchanges: int = 0) -> None:
         """Go on in the next round, after `done` steps."""
         assert self._membership is not None
-        taken = self._taken.code if self._taken else 0
-        here = membership.Position(done, exchanges, self._stop, taken, self._noise)
+        here = membership.Position(done, exchanges, self._stop, self._taken.code if self._taken else 0, self._noise)
         if cause is None and not worlds.joining():
             self._agreement.finish()  # an exchange under way, cut off, may never end
+            here, cause = self._membership.flush(here)
         self._agreement = agreement.Agreement(self.world)
         self._straggler = straggling.Straggler()  # its rank may be another process now
         if self._checkpoints and self._checkpoints.abandon():

@@ -16,7 +16,7 @@ from tests.train import crew, scripts
 from torch import nn
 
 from oarlock import train
-from oarlock.train import agreement, batchsizes, environment, membership, worlds
+from oarlock.train import agreement, batchsizes, environment, errors, membership, worlds
 from oarlock.train import session as timed
 from oarlock.train.measuring import noise, pace, straggling
 
@@ -375,7 +375,7 @@ def test_a_straggler_is_forgotten_with_its_round() -> None:
         session._note_slowest(straggling.Slowest(1, 2.0, 1.0))
     assert session._straggler.present is not None
     session._membership = NextRound()  # type: ignore[assignment]
-    session._change_round(None, 3)
+    session._change_round(errors.PeersLost("a process was lost"), 3)
     assert session._straggler.present is None
     for _ in range(straggling.IN_A_ROW):
         session._note_slowest(straggling.Slowest(1, 2.0, 1.0))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,8 @@ from tests.train.rounds import gang
 from torch import nn
 
 from oarlock import train
+from oarlock.train import errors
+from oarlock.train.compression import momentum as momenta
 from oarlock.train.strategies import dataparallel
 
 COLUMNS = 60
@@ -20,7 +23,11 @@ SETTINGS = {
     "sparse": train.DGC(sparsity=0.9, warm_up_steps=0),
     "dense": train.DGC(sparsity=0.0, warm_up_steps=0),
     "powersgd": train.PowerSGD(rank=1),
+    "behind": train.DGC(sparsity=0.9, warm_up_steps=0),
 }
+
+
+totals: list[torch.Tensor] = []  # the sum of this process's gradients
 
 
 class Steps(train.Hook):
@@ -42,6 +49,7 @@ def sum_up(folder: Path, compression: str, rows: int) -> None:
     train.data_parallel(model, optimizer, compression=SETTINGS[compression])
     row = "abc".index(folder.name) if len(folder.name) == 1 else 3 + int(folder.name[1:])
     total = torch.zeros(COLUMNS, dtype=torch.float64)
+    totals[:] = [total]
     generator = torch.Generator().manual_seed(row)
     with train.Session(model=model, optimizer=optimizer, hooks=[Steps(folder)]) as session:
         for _ in session.steps():
@@ -53,9 +61,24 @@ def sum_up(folder: Path, compression: str, rows: int) -> None:
             time.sleep(0.002)
     strategy = dataparallel.strategy_of(model)
     assert strategy is not None
-    kept = strategy.state_dict()["residual"]["weight"].view_as(model.weight)[row]
-    sums = {"sent": -model.weight[row].detach(), "total": total - kept}
-    torch.save({"model": model.state_dict(), "sums": sums, "rate": 0, "repeated": 0}, folder / "final.pt")
+    state = strategy.state_dict()
+    kept = next(state[kind]["weight"].view_as(model.weight) for kind in ("residual", "error") if kind in state)
+    sums = {"sent": -model.weight[row].detach(), "total": total - kept[row]}
+    torch.save({"model": model.state_dict(), "sums": sums, "rate": 0, "repeated": 0, "kept": kept}, folder / "final.pt")
+
+
+def leave(folder: Path, compression: str, rows: int) -> None:
+    """As `sum_up`; each process tells the sum of its gradients, one that leaves by a plan, too."""
+    if compression == "behind" and folder.name == "b":  # it loses the others once all exchanges of a flush are over
+        momenta.add_velocity = lost
+    try:
+        sum_up(folder, compression, rows)
+    finally:
+        torch.save(totals[0], folder / "total.pt")
+
+
+def lost(*_: Any) -> None:
+    raise errors.PeersLost("a process was lost")
 
 
 def approach(folder: Path, compression: str, rows: int) -> None:
@@ -73,6 +96,37 @@ def approach(folder: Path, compression: str, rows: int) -> None:
             time.sleep(0.002)
     sums = {"sent": model.weight.detach(), "total": wanted}
     torch.save({"model": model.state_dict(), "sums": sums, "rate": 0, "repeated": 0}, folder / "final.pt")
+
+
+@pytest.mark.parametrize(
+    "compression", ["sparse", "powersgd", *(pytest.param(each, marks=pytest.mark.long) for each in ("dense", "behind"))]
+)
+def test_a_planned_change_loses_nothing_of_those_that_leave(tmp_path: Path, compression: str) -> None:
+    made = gang.Gang(tmp_path, leave, compression, 3 + 2)
+    names = ["a", "b", "c"]
+    try:
+        made.start(names)
+        made.wait(lambda: all(map(made.ready, names)))
+        for number, leaver in enumerate(("c", "a")):  # the second time the one that has the donor's place
+            made.wait(lambda names=names: all(counts.reached(made, name) > 20 for name in names))
+            left = [name for name in names if name != leaver]
+            made.round(left, tell=names)
+            made.processes[leaver].join()
+            assert made.processes.pop(leaver).exitcode == 0, made.output()
+            names = left
+            fresh = f"n{number}"
+            made.begin(fresh)
+            made.wait(lambda fresh=fresh: made.ready(fresh))
+            names = [*names, fresh]
+            counts.change(made, names)
+        counts.end(made, names, losses=0)
+        finals = [torch.load(tmp_path / name / "final.pt") for name in names]
+        kept = sum(final["kept"] for final in finals) / (len(finals) if compression == "powersgd" else 1)
+        for row, name in enumerate(("a", "b", "c", "n0", "n1")):
+            sent, total = -finals[0]["model"]["weight"][row], torch.load(tmp_path / name / "total.pt")
+            torch.testing.assert_close(sent, total - kept[row], rtol=1e-9, atol=1e-9)
+    finally:
+        made.close()
 
 
 @pytest.mark.parametrize("kills", [5, pytest.param(100, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])])

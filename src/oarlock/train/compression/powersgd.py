@@ -92,13 +92,21 @@ class LowRank(WholeGradient):
                     _add_once(parameter, mine[name] * share)
         return True
 
+    def flush_all(self) -> None:
+        """Give every rank the mean of the errors, so that their mean is the same with any ranks that keep it."""
+        for matrix, mean in zip(self._matrices, self._mean([matrix.error for matrix in self._matrices])):
+            matrix.error.copy_(mean)
+
     def shared(self) -> dict[str, Any]:
-        return {"factor": {matrix.name: matrix.right for matrix in self._matrices}}
+        told: dict[str, Any] = {"factor": {matrix.name: matrix.right for matrix in self._matrices}, "even": self.even}
+        return {**told, "error": {matrix.name: matrix.error for matrix in self._matrices}} if self.even else told
 
     def catch_up(self, shared: dict[str, Any], *, made: bool) -> None:
         super().catch_up(shared, made=made)
         for matrix in self._matrices:
             matrix.right.copy_(shared["factor"][matrix.name])
+            if self.even:
+                matrix.error.copy_(shared["error"][matrix.name])
 
     def exchange(self) -> None:
         if self.world.world_size == 1:

@@ -149,6 +149,9 @@ class Automatic(Strategy):
             self._present.regroup()
         self._ended, self._steps = None, []
 
+    def flush(self) -> None:
+        self._present.flush()
+
     def shared(self) -> dict[str, Any]:
         return {"exchange": self._kind, "shared": self._present.shared()}
 

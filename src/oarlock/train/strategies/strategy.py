@@ -98,6 +98,11 @@ class Strategy:
     def leave(self) -> None:
         """Let go of the exchanges of the present round, which is over."""
 
+    def flush(self) -> None:
+        """Exchange what this rank keeps back, so that no rank has anything of its own. All ranks call this together, at
+        a boundary of steps. Where it raises PeersLost, nothing has changed here.
+        """
+
     def shared(self) -> dict[str, Any]:
         """Return the state that is the same on all ranks, in tensors and plain values, for a rank that has it not."""
         return {}

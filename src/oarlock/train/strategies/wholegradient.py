@@ -7,6 +7,8 @@ In an elastic job a process may be lost during the exchange. A compression has a
 this rank keeps back, and nothing of that was sent then: later steps send it. So the step is not repeated. The gradients
 become zeros, and optimizers pass over them. But if another rank has made the exchange, that rank also has the part that
 this one sent (`then`). In both cases no rank that is left loses anything but its gradient of tensors that travel whole.
+
+A process that leaves by a plan takes nothing with it: before the change all ranks exchange what they keep back.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ class WholeGradient(Strategy):
         self.world = worlds.init()
         self.named: list[tuple[str, nn.Parameter]] = []
         self._unused = unused_parameters
+        self.even = False  # what is kept back is the same on all ranks: they have exchanged nothing since `flush`
         self._made: set[int] = set()
         self._afterwards: list[Callable[[], object]] = []
         self.passes: backward.BackwardPass | None = None
@@ -128,9 +131,20 @@ class WholeGradient(Strategy):
         self._afterwards.clear()
         self.figures.regroup(self.world)
 
+    def flush(self) -> None:
+        self.flush_all()
+        self.even = True
+
+    def flush_all(self) -> None:
+        """Make what the ranks keep back the same on all of them: nothing, or their mean.
+
+        All exchanges come before the first change, so that a lost process leaves each rank as before or as after.
+        """
+
     def catch_up(self, shared: dict[str, Any], *, made: bool) -> None:
         if made:
             self.settle()
+        self.even = bool(shared.get("even"))
 
     def pass_began(self) -> None:
         self._made.clear()
@@ -150,6 +164,7 @@ class WholeGradient(Strategy):
                 parameter.grad = torch.zeros_like(parameter)
             parameter.grad = parameter.grad.contiguous()
         if not self.lost:
+            self.even = False
             with self._noticing():
                 self.exchange()
             self.figures.exchanges += 1  # a lost one, too: its step is not repeated
