@@ -138,6 +138,8 @@ def test_a_loss_costs_a_step_whatever_a_script_does_with_its_gradients(
             made.wait(lambda fresh=fresh: made.ready(fresh))
             names.insert(number % 3, fresh)
             counting.change(made, names)
+        reached = counting.reached(made, names[1])
+        made.wait(lambda: counting.reached(made, names[1]) > reached + 3 * counting.EXAMPLES // len(names))
         counting.end(made, names, losses=4 * most)
         finals = [torch.load(tmp_path / name / "final.pt") for name in names]
         assert any(final["checked"] for final in finals), "no epoch was looked at"
