@@ -1,6 +1,8 @@
-"""The variables that Oarlock sets for a training process, read once for each session.
+"""The variables that Oarlock and torchrun set for a training process.
 
-docs/training.md and docs/agent-protocol.md describe them. The variables of torchrun are read in worlds.py.
+`Environment` has those of a session, `Processes` the place of the process in its gang. docs/training.md and
+docs/agent-protocol.md describe them. The addresses of parameter servers, the strategy and the round of an elastic job
+have formats of their own, which `servers/addresses.py`, `strategies/choices.py` and `rounds.py` read.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from oarlock.train import batchsizes
+from oarlock.train import batchsizes, errors
 
 
 @dataclass(frozen=True)
@@ -53,3 +55,57 @@ class Environment:
             batch=batchsizes.parsed(get("OARLOCK_LOCAL_BATCH"), get("OARLOCK_ACCUMULATE") or 1),
             batch_size=batchsizes.number(get("OARLOCK_BATCH_SIZE")),
         )
+
+
+@dataclass(frozen=True)
+class Processes:
+    """The place of this process among those that train together. Alone, it is rank 0 of 1."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    neighbours: int  # the processes of this host, this one included
+    gpu_fraction: float | None  # the fraction of its GPU's memory that this process may use, if it shares the GPU
+    threads_chosen: bool  # OMP_NUM_THREADS is set
+    incarnation: int  # counts the processes of this task
+
+    @classmethod
+    def read(cls, environ: Mapping[str, str] = os.environ) -> Processes:
+        """Read the variables. Raises WorldError if only a part of them is set."""
+        rank, world_size = _place(environ)
+        return cls(
+            rank=rank,
+            world_size=world_size,
+            local_rank=int(environ.get("LOCAL_RANK", "0")) if "RANK" in environ else 0,
+            neighbours=int(environ.get("LOCAL_WORLD_SIZE", "1")),
+            gpu_fraction=_fraction(environ.get("OARLOCK_GPU_FRACTION")),
+            threads_chosen="OMP_NUM_THREADS" in environ,
+            incarnation=int(environ.get("OARLOCK_INCARNATION") or 1),
+        )
+
+
+def _place(environ: Mapping[str, str]) -> tuple[int, int]:
+    if "RANK" not in environ and "WORLD_SIZE" not in environ:
+        return 0, 1
+    missing = [name for name in ("RANK", "WORLD_SIZE") if name not in environ]
+    if int(environ.get("WORLD_SIZE", "2")) > 1:
+        missing += [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in environ]
+    if missing:
+        raise errors.WorldError(
+            f"{', '.join(missing)} missing from the environment, although RANK or WORLD_SIZE is set. "
+            "Start the script with torchrun or Oarlock, or unset RANK and WORLD_SIZE to run alone."
+        )
+    rank, world_size = int(environ["RANK"]), int(environ["WORLD_SIZE"])
+    if not 0 <= rank < world_size:
+        raise errors.WorldError(
+            f"RANK={rank} is not one of WORLD_SIZE={world_size} ranks, counted from 0. Check how the script is started."
+        )
+    return rank, world_size
+
+
+def _fraction(told: str | None) -> float | None:
+    try:
+        fraction = float(told) if told else None
+    except ValueError:
+        fraction = None
+    return fraction if fraction is not None and 0 < fraction < 1 else None

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import distributed, nn, optim
 
-from oarlock.train import errors, worlds
+from oarlock.train import environment, errors, worlds
 from oarlock.train.strategies import allreduce as allreduces
 from oarlock.train.strategies import replicas
 
@@ -64,7 +64,7 @@ def local_rank() -> int:
 
 def local_size() -> int:
     """Return the number of processes on this host."""
-    return worlds.neighbours()
+    return environment.Processes.read().neighbours
 
 
 def device() -> torch.device:

@@ -19,12 +19,12 @@ import datetime as dt
 import os
 import pickle
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from oarlock.train import errors
+from oarlock.train import environment, errors
 
 if TYPE_CHECKING:
     import torch
@@ -118,10 +118,11 @@ def init(*, backend: str | None = None, device: str | None = None, timeout_s: fl
     """
     global _world, _control, rounds
     if _world is None:
-        rank, world_size, local_rank = _place(os.environ)
-        fraction = _fraction(os.environ)
-        chosen = _device(device, local_rank, shared=fraction is not None)
-        _share_cores(os.environ)
+        given = environment.Processes.read()
+        rank, world_size, fraction = given.rank, given.world_size, given.gpu_fraction
+        chosen = _device(device, given.local_rank, shared=fraction is not None)
+        if given.neighbours > 1 and not given.threads_chosen:
+            _share_cores(given.neighbours)
         if fraction is not None:
             backend = backend or SHARED_BACKEND
             _bound_memory(chosen, fraction)
@@ -129,9 +130,9 @@ def init(*, backend: str | None = None, device: str | None = None, timeout_s: fl
         if rounds is not None:
             atexit.register(_leave, os.getpid())
             _control = rounds.meet(rounds.present)
-        elif world_size > 1 and not _meet_at_servers(rank, world_size):
+        elif world_size > 1 and not _meet_at_servers(given):
             _control = _join(rank, world_size, backend, chosen, timeout_s)
-        _world = World(rank, world_size, local_rank, chosen)
+        _world = World(rank, world_size, given.local_rank, chosen)
     return _world
 
 
@@ -197,11 +198,6 @@ def enter(later: Round) -> None:
     rounds.leave()
     _world.rank, _world.world_size = later.rank, later.world_size
     _control = rounds.meet(later)
-
-
-def neighbours(environ: Mapping[str, str] = os.environ) -> int:
-    """Return the number of processes of this host, this one included."""
-    return int(environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
 def rank() -> int:
@@ -274,35 +270,6 @@ def _leave(joined: int) -> None:
         _control = None
 
 
-def _place(environ: os._Environ[str]) -> tuple[int, int, int]:
-    if "RANK" not in environ and "WORLD_SIZE" not in environ:
-        return 0, 1, 0
-    missing = [name for name in ("RANK", "WORLD_SIZE") if name not in environ]
-    if int(environ.get("WORLD_SIZE", "2")) > 1:
-        missing += [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in environ]
-    if missing:
-        raise errors.WorldError(
-            f"{', '.join(missing)} missing from the environment, although RANK or WORLD_SIZE is set. "
-            "Start the script with torchrun or Oarlock, or unset RANK and WORLD_SIZE to run alone."
-        )
-    rank, world_size = int(environ["RANK"]), int(environ["WORLD_SIZE"])
-    if not 0 <= rank < world_size:
-        raise errors.WorldError(
-            f"RANK={rank} is not one of WORLD_SIZE={world_size} ranks, counted from 0. Check how the script is started."
-        )
-    return rank, world_size, int(environ.get("LOCAL_RANK", "0"))
-
-
-def _fraction(environ: os._Environ[str]) -> float | None:
-    """Return the fraction of its GPU's memory that this process may use, if it shares the GPU."""
-    told = environ.get("OARLOCK_GPU_FRACTION")
-    try:
-        fraction = float(told) if told else None
-    except ValueError:
-        fraction = None
-    return fraction if fraction is not None and 0 < fraction < 1 else None
-
-
 def _bound_memory(device: torch.device, fraction: float) -> None:
     """Limit torch's allocator to a fraction of the GPU's memory. Memory of other libraries is not counted."""
     import torch
@@ -332,17 +299,15 @@ def _device(asked: str | None, local_rank: int, *, shared: bool = False) -> torc
     return torch.device("cuda", local_rank)
 
 
-def _share_cores(environ: os._Environ[str]) -> None:
+def _share_cores(processes: int) -> None:
     """Divide the cores among the processes of this host: without OMP_NUM_THREADS each process would use them all."""
     import torch
 
-    local = neighbours(environ)
-    if local > 1 and "OMP_NUM_THREADS" not in environ:
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        torch.set_num_threads(max(1, cores // local))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    torch.set_num_threads(max(1, cores // processes))
 
 
-def _meet_at_servers(rank: int, world_size: int) -> bool:
+def _meet_at_servers(given: environment.Processes) -> bool:
     """Open the exchanges by way of the parameter servers. Return False where the job has none."""
     global exchanges
     from oarlock.train.servers import addresses
@@ -352,7 +317,7 @@ def _meet_at_servers(rank: int, world_size: int) -> bool:
         return False
     from oarlock.train.servers.workers.exchanges import Exchanges
 
-    exchanges = Exchanges(servers, rank, world_size, int(os.environ.get("OARLOCK_INCARNATION") or 1))
+    exchanges = Exchanges(servers, given.rank, given.world_size, given.incarnation)
     return True
 
 

@@ -21,14 +21,14 @@ pass over them (membership.py), so the weights stay as they were before the step
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import distributed, nn, optim
 
-from oarlock.train import errors, worlds
+from oarlock.train import worlds
 from oarlock.train.sharing import crews
 from oarlock.train.strategies import backward, buckets, replicas
 from oarlock.train.strategies.strategy import Figures, Strategy
@@ -171,7 +171,7 @@ class AllReduce(Strategy):
         bucket.mark(place)
         if self._world.world_size == 1 or self.lost:
             return
-        with self._noticing():
+        with self.noticing():
             while self._started < len(self._buckets) and self._buckets[self._started].full:
                 self._buckets[self._started].start(self._measures)
                 self._started += 1
@@ -181,7 +181,7 @@ class AllReduce(Strategy):
             backward.refuse_missing([name for bucket in self._buckets for name in bucket.missing()])
         figures = self.figures
         if self._world.world_size > 1 and not self.lost:
-            with self._noticing():
+            with self.noticing():
                 self._exchange(figures)
         if self.lost:
             with torch.no_grad():
@@ -200,16 +200,6 @@ class AllReduce(Strategy):
             bucket.finish(figures.waiting)
         figures.waiting.settle()
 
-    @contextmanager
-    def _noticing(self) -> Iterator[None]:
-        """Note the loss of a process in an exchange, where a session goes on without it."""
-        try:
-            yield
-        except errors.PeersLost:
-            if not self.outlives:
-                raise
-            self.lost = True
-
     def _take_norms(self) -> None:
         norms = [bucket.norms for bucket in self._buckets if bucket.norms is not None]
         device = norms[0][0].device  # for a model on several devices: the sums are combined on the first
@@ -221,7 +211,7 @@ class AllReduce(Strategy):
         if self._world.world_size == 1 or not (model.training and torch.is_grad_enabled()):
             return
         if self.passes is not None and self.passes.exchanges and not self.lost:
-            with self._noticing():
+            with self.noticing():
                 replicas.broadcast_tensors([buffer.detach() for buffer in model.buffers()])
 
 

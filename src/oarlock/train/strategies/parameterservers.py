@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import nn, optim
 
-from oarlock.train import errors, worlds
+from oarlock.train import environment, errors, worlds
 from oarlock.train.servers import addresses, children
 from oarlock.train.servers.model import openings, optimizers, sharding
 from oarlock.train.servers.wire import frames, handshake, memory
@@ -138,7 +138,7 @@ class ParameterServers(Strategy):
         tensors = self._described(optimizer)
         self._reserve(found)
         way = self._way if kind in optimizers.ELEMENTWISE or self._way != "partition" else "greedy"
-        incarnation = int(os.environ.get("OARLOCK_INCARNATION") or 1)
+        incarnation = environment.Processes.read().incarnation
         place = handshake.Place(self._world.rank, self._world.world_size, incarnation, "step")
         for number, parts in enumerate(sharding.divide(tensors, len(found.servers), way)):
             link = links.Link(found, number, place)

@@ -13,12 +13,13 @@ session saves it with this rank's shard.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from torch import nn, optim
 
+from oarlock.train import errors
 from oarlock.train.measuring import noise
 from oarlock.train.measuring.waiting import Waiting
 from oarlock.train.worlds import World
@@ -59,6 +60,16 @@ class Strategy:
     keeps = False  # its state may be empty now, and not at the next checkpoint
     lost = False  # the exchange of this step has failed, so that its gradients are zeros that mean nothing
     parameters: Sequence[nn.Parameter] = ()  # those whose gradients it exchanges; a strategy that rejoins names them
+
+    @contextmanager
+    def noticing(self) -> Iterator[None]:
+        """Note the loss of a process in an exchange, where a session goes on without it."""
+        try:
+            yield
+        except errors.PeersLost:
+            if not self.outlives:
+                raise
+            self.lost = True
 
     def attach(self, model: nn.Module, optimizer: optim.Optimizer | None = None) -> nn.Module:
         """Give every rank the chief's weights, and keep the replicas together from now on. Returns the model to train.

@@ -14,8 +14,8 @@ A process that leaves by a plan takes nothing with it: before the change all ran
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -165,7 +165,7 @@ class WholeGradient(Strategy):
             parameter.grad = parameter.grad.contiguous()
         if not self.lost:
             self.even = False
-            with self._noticing():
+            with self.noticing():
                 self.exchange()
             self.figures.exchanges += 1  # a lost one, too: its step is not repeated
             self.figures.failed += self.lost
@@ -175,16 +175,6 @@ class WholeGradient(Strategy):
             return
         self.settle()
         self.figures.waiting.settle()
-
-    @contextmanager
-    def _noticing(self) -> Iterator[None]:
-        """Note the loss of a process in an exchange, where a session goes on without it."""
-        try:
-            yield
-        except errors.PeersLost:
-            if not self.outlives:
-                raise
-            self.lost = True
 
     def knows(self, state: dict[str, Any], part: str) -> bool:
         """Return whether a saved state has this part. If not, say that it is of another compression."""
@@ -201,7 +191,7 @@ class WholeGradient(Strategy):
         if self.world.world_size == 1 or self.lost or not (model.training and torch.is_grad_enabled()):
             return
         if self.passes is not None and self.passes.exchanges:
-            with self._noticing():
+            with self.noticing():
                 replicas.broadcast_tensors([buffer.detach() for buffer in model.buffers()])
 
 
