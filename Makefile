@@ -121,8 +121,8 @@ bench-web: setup-dev  ## the pages in a browser, against TensorBoard (ARGS="visi
 	@$(BIN)/python -c 'import playwright' 2>/dev/null || $(PIP) -e '.[browser]'
 	$(BIN)/python -m bench $(if $(ARGS),$(ARGS),visits lists idle-pages fifty heap log charts map verdicts package)
 
-bench-kube: setup-dev  ## launches on Kubernetes, against the stock scheduler (KUBEBUILDER_ASSETS=folder, with kube-scheduler)
-	$(BIN)/python -m bench kube objects $(ARGS)
+bench-kube: setup-dev  ## launches on Kubernetes, against the stock scheduler (KUBEBUILDER_ASSETS=folder); with KUBECONFIG also jobs in pods
+	$(BIN)/python -m bench $(or $(ROWS),kube objects $(if $(KUBECONFIG),pods)) $(ARGS)
 
 soak: setup-dev  ## long runs with faults (SEED=... repeats one)
 	SEED="$(SEED)" $(BIN)/python -m pytest -m soak --timeout=0 $(ARGS)

@@ -16,7 +16,7 @@ from rich import console as consoles
 from rich import table as tables
 
 from bench import commandline, drain, elastic, firstline, idle, install, lines, metrics, submits, table, training
-from bench.kubernetes import kube, objects
+from bench.kubernetes import kube, objects, pods
 from bench.pages import large, living, packages, visits
 from bench.pages import serving as pageserving
 from bench.scheduler import placing, policies, scheduling
@@ -69,8 +69,8 @@ TRAIN = {
 }
 """By themselves, with `make bench-train`: they need root, and half an hour."""
 
-KUBERNETES = {"kube": kube.run, "objects": objects.run}
-"""With `make bench-kube`: they need an API server."""
+KUBERNETES = {"kube": kube.run, "objects": objects.run, "pods": pods.run}
+"""With `make bench-kube`: they need an API server, and `pods` a cluster that runs pods."""
 
 PAGES = {
     "visits": visits.run,
