@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 
 import pytest
 from tests.node import conftest
 from tests.node.conftest import Site
+
+from oarlock.spec import errors
 
 pytestmark = pytest.mark.node
 
@@ -41,8 +44,9 @@ def train(site: Site, name: str) -> None:
 
 
 def saved(site: Site, name: str) -> bool:
-    with site.client() as client:
+    with contextlib.suppress(errors.Unavailable), site.client() as client:
         return bool(client.checkpoints(name))
+    return False
 
 
 def attempts(site: Site, name: str) -> list[int]:
