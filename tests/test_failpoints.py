@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+import oarlock
 from oarlock.spec import errors
 from oarlock.spec.process import failpoints
 
-PACKAGE = Path(failpoints.__file__).parent.parent
+PACKAGE = Path(oarlock.__file__).parent
 
 
 def hits(path: Path) -> list[str]:
@@ -20,7 +21,7 @@ def hits(path: Path) -> list[str]:
     if "failpoints" not in text:
         return []
     tree = ast.parse(text)
-    ours = [n for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.module == "oarlock.spec"]
+    ours = [n for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.module == "oarlock.spec.process"]
     if "failpoints" not in {alias.name for statement in ours for alias in statement.names}:
         return []
     found = []
