@@ -18,9 +18,9 @@ import torch
 ROWS = 16
 COLUMNS = 64  # a block of ROWS x COLUMNS elements is one page of memory
 BLOCK = ROWS * COLUMNS
-CHUNK = 64 * BLOCK
+CHUNK = 128 * BLOCK
 EXACT_BELOW = 2 * 4096
-SAMPLED_PEAKS = 1 << 14
+SAMPLED_PEAKS = 1 << 13
 SAMPLED_ELEMENTS = 0.005
 MOST_FOR_PEAKS = 1 / 64  # where more elements are wanted, many share a group: peaks say little of their number
 AIM = 1.1  # the threshold aims at so many times the wanted number
