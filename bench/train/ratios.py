@@ -9,6 +9,7 @@ the sleeps longer. So the ratio is that of the whole networks on such a device a
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from bench import table
@@ -18,7 +19,7 @@ SCRIPT = Path(__file__).parents[1] / "scripts" / "together.py"
 NETWORKS = ("AlexNet", "VGG16", "ResNet-50", "GoogLeNet")
 METHODS = {
     "allreduce": "allreduce",
-    "ps-async": "asynchronous parameter server beside worker 0",
+    "ps-async": "asynchronous parameter server apart",
     "dgc": "DGC 99.9 %",
 }
 SMALLER = 16
@@ -34,12 +35,12 @@ def run() -> list[table.Row]:
     points: dict[str, list[tuple[float, float]]] = {method: [] for method in METHODS}
     rows: list[table.Row] = []
     known = sorted((_ratio(name), name) for name in NETWORKS)
-    with links.link(MEGABITS) as machines:
+    with links.network(MEGABITS, 3) as machines:
         for ratio, name in known:
             sleep_s = compute_s(name) * SLOWER
             alone = table.median(ranks.run(machines[:1], SCRIPT, ["alone", STEPS, name, sleep_s])["seconds"])
             for method, words in METHODS.items():
-                step = table.median(ranks.run(machines, SCRIPT, [method, STEPS, name, sleep_s])["seconds"])
+                step = _step(machines, method, [method, STEPS, name, sleep_s])
                 points[method].append((ratio, 2 * alone / step))
                 what = f"{name}'s shapes, {words}, speedup of two workers over one"
                 detail = f"computing {ratio:.2f} of the gradients' time on the link; alone a step takes {alone:.2f} s"
@@ -54,6 +55,14 @@ def run() -> list[table.Row]:
         axes=("computing, over the time of the gradients on the link", "speedup of two workers over one"),
     )  # fmt: skip
     return [*rows, drawn]
+
+
+def _step(machines: Sequence[links.Machine], method: str, arguments: Sequence[object]) -> float:
+    """Return the step of a worker: two of them on two machines, a parameter server on the third."""
+    workers, others = machines[:2], machines[2:] if method.startswith("ps") else []
+    with ranks.servers(others) as known:
+        taken = ranks.run(workers, SCRIPT, arguments, known if others else {})
+    return table.median(taken["seconds"])
 
 
 def compute_s(name: str) -> float:
