@@ -57,7 +57,7 @@ test: check-quick  ## the checks and the tests (ARGS=... goes to pytest)
 	  wait $$types; checked=$$?; cat $(VENV)/.mypy.log; exit $$((tests > checked ? tests : checked))
 
 test-long: setup-dev  ## the long tests: long stories, simulations of days, all examples of property tests, published figures (OARLOCK_DATA)
-	HYPOTHESIS_PROFILE=full $(BIN)/python -m pytest -m "long and not node or hypothesis and not soak" -n auto --dist worksteal --timeout=900 $(ARGS)
+	HYPOTHESIS_PROFILE=full $(BIN)/python -m pytest -m "(long or hypothesis) and not (node or soak)" -n auto --dist worksteal --timeout=900 $(ARGS)
 
 format: setup-dev  ## let ruff lay out and repair what it can
 	$(BIN)/ruff check --fix

@@ -137,6 +137,12 @@ GOOD: dict[str, list[Any]] = {
     "image": [None],
     "dependencies": [None],
     "form": ["env"],
+    "grace": ["10s"],
+    "timeout": ["10m"],
+    "continues": [None],
+    "tensorboard": [False],
+    "since": [0],
+    "until": [2e9],
 }
 """Valid values by the name of a field, where the schema alone does not tell them."""
 
@@ -200,7 +206,7 @@ def parameter(told: dict[str, Any]) -> st.SearchStrategy[Any]:
         return mostly(st.sampled_from(["results/model.pt", "results", "files/worker-0/.."]), JUNK_TEXT)
     if told["name"] == "wait":
         return mostly(st.just(0.01), JUNK_TEXT, of=4)
-    return mostly(value(told["schema"]), JUNK_TEXT, of=8)
+    return mostly(value(told["schema"], told["name"]), JUNK_TEXT, of=8)
 
 
 def request_of(method: str, path: str, operation: dict[str, Any]) -> st.SearchStrategy[Request]:
