@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.controllers import plant as plants
 
-from oarlock.backends import tensorboards
+from oarlock.backends import fake, tensorboards
 from oarlock.controllers import tensorboards as controllers
 from oarlock.spec import errors, intents
 
@@ -52,6 +52,7 @@ async def test_a_server_after_another_removes_what_no_job_has() -> None:
 async def test_a_cluster_that_refuses_is_asked_again() -> None:
     one = Watched()
     asks = await one.plant.submit("{tensorboard: true, roles: {worker: {count: 1, cpus: 1}}}")
+    one.plant.behaviours[asks] = fake.Behaviour(runs_s=1e5, at_barrier=True, lingers=True)
     await one.plant.step()
     made = one.way.make
 
@@ -60,5 +61,24 @@ async def test_a_cluster_that_refuses_is_asked_again() -> None:
         raise errors.Forbidden("no", hint="")
 
     one.way.make = refused  # type: ignore[method-assign]  # once
-    await one.run_for(3.0)
+    await one.run_for(controllers.PERIOD_S + 2.0)
     assert set(one.way.items) == {asks}
+
+
+async def test_changes_of_other_jobs_ask_the_cluster_nothing() -> None:
+    one = Watched()
+    asks = await one.plant.submit("{tensorboard: true, roles: {worker: {count: 1, cpus: 1}}}")
+    await one.run_for(2.0)
+    assert set(one.way.items) == {asks}
+    looks, there = 0, one.way.there
+
+    async def counted() -> Any:
+        nonlocal looks
+        looks += 1
+        return await there()
+
+    one.way.there = counted  # type: ignore[method-assign]
+    for _ in range(20):  # at one time
+        await one.plant.submit("{roles: {worker: {count: 1, cpus: 1}}}")
+        await one.controller.tick()
+    assert looks <= 1

@@ -40,6 +40,7 @@ class TensorBoards:
         self._clock = clock
         self._roster = rosters.Roster(store)
         self._last: float | None = None
+        self._wanted: set[tuple[str, int]] = set()  # at the last look: jobs and their attempts
         self._clean: int | None = None  # the epoch in which the cluster was seen without any
 
     def wake_at(self) -> float | None:
@@ -51,13 +52,14 @@ class TensorBoards:
         epoch, now, way = self._leading.epoch, self._clock(), self._way
         if epoch is None or way is None:
             return
-        changed = await self._roster.refresh()
+        await self._roster.refresh()
         wanted = {job.id: job for job in self._roster.jobs.values() if way.makes and wants(job)}
         if self._clean == epoch and not wanted:
             return
-        if not changed and self._last is not None and 0 <= now - self._last < PERIOD_S:
+        attempts = {(job.id, job.live.number) for job in wanted.values() if job.live is not None}
+        if attempts == self._wanted and self._last is not None and 0 <= now - self._last < PERIOD_S:
             return
-        self._last = now
+        self._last, self._wanted = now, attempts
         there = await way.there()
         for job_id in sorted(there.keys() - wanted.keys()):
             await self._part("remove", job_id, way.remove(job_id))

@@ -357,3 +357,27 @@ async def test_a_definition_that_was_made_again_while_no_server_ran_takes_no_poo
     async with server.serving():
         await until(is_settled(cluster, "research", "teaching"), "the object is made again")
         assert await server.limits() == {"research": 16.0, "teaching": 8.0}
+
+
+async def test_an_object_that_could_not_be_made_again_takes_no_pool_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The definition was made again while no server ran. The next server finds some objects, and one missing."""
+    cluster = Cluster()
+    server = Server(cluster, "here")
+    async with server.serving():
+        for name in ("research", "teaching"):
+            cluster.put(name, {"limit": {"gpus": 16}})
+        await until(is_settled(cluster, "research", "teaching"), "they are pools")
+    for name in ("research", "teaching"):
+        cluster.delete(name)
+    cluster.put("teaching", {"limit": {"gpus": 16}})
+
+    async def refused(*_: Any) -> None:
+        raise errors.Unavailable("the API server failed", hint="")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Objects, "create", refused)
+        async with server.serving():
+            await until(is_settled(cluster, "teaching"), "one of them is there")
+    async with server.serving():
+        await until(is_settled(cluster, "research", "teaching"), "the other one is made again")
+        assert await server.limits() == {"research": 16.0, "teaching": 16.0}

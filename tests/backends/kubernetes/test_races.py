@@ -70,6 +70,27 @@ async def test_a_pod_that_arrives_after_its_attempt_was_discarded_is_observed() 
         assert await made.observe() == []
 
 
+async def test_pods_that_could_not_be_removed_are_observed_and_removed_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An API server that has just started may not know the rights of any account yet."""
+    cluster = inmemory.Cluster("n1")
+    ended = {"name": "task", "state": {"terminated": {"exitCode": 0}}}
+    status = {"phase": "Succeeded", "containerStatuses": [ended]}
+    cluster.add({**inmemory.bound_pod("j-ended", "n1"), "status": status})
+
+    async def refused(*_: Any, **__: Any) -> None:
+        raise errors.Forbidden("pods is forbidden", hint="")
+
+    async with opened(cluster) as made:
+        with monkeypatch.context() as patch:
+            patch.setattr(cluster, "delete", refused)
+            with pytest.raises(errors.Forbidden):
+                await made.discard("j-ended", 1)
+        assert [seen.key.job for seen in await made.observe()] == ["j-ended"], "to be discarded again"
+        await made.discard("j-ended", 1)
+        assert await made.observe() == []
+        assert cluster.pods == {}
+
+
 async def test_two_gangs_that_are_made_at_the_same_time_do_not_share_a_place() -> None:
     """Another pod has taken half of the node since the plan: one of the two no longer fits."""
     cluster = inmemory.Cluster("n1")

@@ -177,8 +177,10 @@ class Face:
             self._database = await self._services.store.read(_database)
         deleted = self._objects.take_deleted()
         if not self._led:
-            deleted = await self._services.store.read(self._gone)
+            deleted, undecided = await self._services.store.read(self._absent)
+            await self._forget(undecided)
         if deleted and not await self._is_defined():
+            await self._forget(deleted)
             deleted = set()
         seen, declared, states = await self._services.store.read(lambda view: (_seen(view), *_states(view)))
         found, foreign = dict(self._objects.items), self._leave()
@@ -201,17 +203,29 @@ class Face:
         self._seen = seen
         self._again_at = 0.0 if failed else asyncio.get_running_loop().time() + ANEW_S
 
-    def _gone(self, view: stores.View) -> set[str]:
-        """Return the names of the pools that lost their objects while no server looked.
+    def _absent(self, view: stores.View) -> tuple[set[str], set[str]]:
+        """Return the names of the pools that lost their objects while no server looked, and those of the pools whose
+        objects may have gone with their definition.
 
-        The objects may also have gone with their definition. It has been the same all the time where some object is
-        still there.
+        The definition has been the same all the time where some object is still there.
         """
         there = {name: found.metadata.uid for name, found in self._objects.items.items()}
         recorded = {one.name: one.object_uid for one in view.pools() if one.object_uid is not None}
-        if not any(there.get(name) == uid for name, uid in recorded.items()):
-            return set()
-        return recorded.keys() - there.keys()
+        absent = recorded.keys() - there.keys()
+        return (absent, set()) if any(there.get(name) == uid for name, uid in recorded.items()) else (set(), absent)
+
+    async def _forget(self, names: set[str]) -> None:
+        """Forget the objects of these pools, before any is made again: that one is absent must prove no deletion then,
+        although others are there.
+        """
+
+        def forget(tx: stores.Transaction) -> None:
+            for pool in tx.pools():
+                if pool.name in names and pool.object_uid is not None:
+                    tx.put_pool(msgspec.structs.replace(pool, object_uid=None))
+
+        if names:
+            await self._services.store.write(forget)
 
     async def _is_defined(self) -> bool:
         """Return whether the objects were deleted one by one.

@@ -182,11 +182,16 @@ class KubernetesBackend:
         for key, pod in theirs:
             if podstates.state_of(pod) is not State.GONE:
                 raise errors.Conflict(f"{key} still runs", hint="An attempt is discarded once all of it is gone.")
-        self._discarded.update(pod.metadata.uid for _, pod in theirs)
-        # Nothing of them runs, so that the kubelet need not be waited for.
-        await self._all(self._delete(pod, 0) for _, pod in theirs)
         chosen = labels.of_attempt(self._site.installation, job, attempt)
         await self._api.delete_all(self._path("secrets"), {"labelSelector": labels.selector(chosen)})
+        uids = {pod.metadata.uid for _, pod in theirs}
+        self._discarded |= uids
+        try:
+            # Nothing of them runs, so that the kubelet need not be waited for.
+            await self._all(self._delete(pod, 0) for _, pod in theirs)
+        except BaseException:
+            self._discarded -= uids  # pods that are observed again are discarded again
+            raise
         self._gone = {key: seen for key, seen in self._gone.items() if (key.job, key.attempt) != (job, attempt)}
 
     async def exec(
