@@ -66,7 +66,9 @@ class Updates:
         """Return the answer to an open page: a shared update, or a new one. `make` tells whether it may be shared."""
         key = _readers(visit), visit.address
         making = self._making.get(key)
-        if making is not None and making.seq >= _wanted(visit) and time.monotonic() - making.began < KEPT_S:
+        wanted = _wanted(visit)
+        known = making is not None and wanted is not None and making.seq >= wanted
+        if making is not None and known and time.monotonic() - making.began < KEPT_S:
             await asyncio.wait((making.update,))
             if not making.update.cancelled():
                 return making.update.result().answer(visit)
@@ -104,7 +106,9 @@ def _readers(visit: visits.Visit) -> str:
     return f"user {visit.server.right} {visit.server.user}"
 
 
-def _wanted(visit: visits.Visit) -> int:
-    """Return the last event that the page was told of; without one, the last event of all."""
+def _wanted(visit: visits.Visit) -> int | None:
+    """Return the last event that the page was told of. A page that asks for another reason gets an update of its own:
+    nodes and pools change without an event.
+    """
     told = visit.headers.get(SEQ, "")
-    return int(told) if told.isascii() and told.isdigit() and len(told) < _DIGITS else visit.server.seq
+    return int(told) if told.isascii() and told.isdigit() and len(told) < _DIGITS else None

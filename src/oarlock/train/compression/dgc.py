@@ -143,31 +143,15 @@ class DeepGradientCompression(WholeGradient):
                     momenta.apply(self._optimizer, parameter, everyones)
         return True
 
-    def flush_all(self) -> None:
-        """Flush as in `inherit`."""
-        sums = [(tensor, tensor.velocity.clone(), tensor.residual.clone()) for tensor in self._sparse]
-        for _, velocity, residual in sums:
-            self.wait_for(self.start_sum(velocity))
-            self.wait_for(self.start_sum(residual))
-        for tensor, velocity, residual in sums:
-            parameter = tensor.parameter
-            momenta.add_velocity(self._optimizer, parameter, velocity.view_as(parameter))
-            momenta.apply(self._optimizer, parameter, residual.view_as(parameter))
-        self._keep_nothing()
-
-    def _keep_nothing(self) -> None:
-        for tensor in self._sparse:
-            tensor.velocity.zero_()
-            tensor.residual.zero_()
+    def flush(self) -> None:
+        """Keep what was kept back. A flush would pass over what the script does with gradients after the exchange."""
 
     def shared(self) -> dict[str, Any]:
-        return {"exchanges": self._exchanges, "even": self.even}
+        return {"exchanges": self._exchanges}
 
     def catch_up(self, shared: dict[str, Any], *, made: bool) -> None:
         super().catch_up(shared, made=made)
         self._exchanges = shared["exchanges"]
-        if self.even:  # the weights that this rank was given hold what it kept back
-            self._keep_nothing()
 
     def rehearse(self) -> None:
         self._exchanges = max(self._exchanges, self.settings.warm_up_steps)

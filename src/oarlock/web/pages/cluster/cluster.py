@@ -59,7 +59,7 @@ async def show(visit: visits.Visit) -> routing.Filled:
             "computed": expected.computed,
             "now": now,
             "topics": (topics.NODES, topics.QUEUE),
-            "refresh": 30 if queue else 0,
+            "refresh": 30,
         },
     )
 
