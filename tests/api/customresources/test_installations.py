@@ -326,13 +326,18 @@ async def test_where_nothing_changes_the_jobs_are_not_counted_again(monkeypatch:
         await until(shown, "a change of the pool is seen")
 
 
-async def test_an_object_that_was_deleted_while_no_server_ran_takes_its_pool_with_it() -> None:
-    cluster = Cluster()
-    server = Server(cluster, "here")
+async def two_pools(cluster: Cluster, server: Server) -> None:
+    """Let the server make pools of two objects, and end."""
     async with server.serving():
         for name in ("research", "teaching"):
             cluster.put(name, {"limit": {"gpus": 16}})
         await until(is_settled(cluster, "research", "teaching"), "they are pools")
+
+
+async def test_an_object_that_was_deleted_while_no_server_ran_takes_its_pool_with_it() -> None:
+    cluster = Cluster()
+    server = Server(cluster, "here")
+    await two_pools(cluster, server)
     cluster.delete("research")
     async with server.serving():
 
@@ -347,10 +352,7 @@ async def test_a_definition_that_was_made_again_while_no_server_ran_takes_no_poo
     """All objects have gone with it. Another one of the same name may have been applied since."""
     cluster = Cluster()
     server = Server(cluster, "here")
-    async with server.serving():
-        for name in ("research", "teaching"):
-            cluster.put(name, {"limit": {"gpus": 16}})
-        await until(is_settled(cluster, "research", "teaching"), "they are pools")
+    await two_pools(cluster, server)
     for name in ("research", "teaching"):
         cluster.delete(name)
     cluster.put("teaching", {"limit": {"gpus": 8}})
@@ -363,10 +365,7 @@ async def test_an_object_that_could_not_be_made_again_takes_no_pool_with_it(monk
     """The definition was made again while no server ran. The next server finds some objects, and one missing."""
     cluster = Cluster()
     server = Server(cluster, "here")
-    async with server.serving():
-        for name in ("research", "teaching"):
-            cluster.put(name, {"limit": {"gpus": 16}})
-        await until(is_settled(cluster, "research", "teaching"), "they are pools")
+    await two_pools(cluster, server)
     for name in ("research", "teaching"):
         cluster.delete(name)
     cluster.put("teaching", {"limit": {"gpus": 16}})
