@@ -13,7 +13,8 @@ import httpx
 from tests.api import rig as rigs
 
 from oarlock.api import application as api
-from oarlock.web import application, settings, transport
+from oarlock.web import application, settings
+from oarlock.web.access import transport
 
 URL = "http://127.0.0.1:1"
 HOME = "/home/of/the/tests"

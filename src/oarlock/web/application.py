@@ -16,24 +16,15 @@ from typing import Any
 from starlette import responses, routing, types
 
 from oarlock.spec import errors
-from oarlock.web import (
-    assets,
-    compressing,
-    cookies,
-    feeds,
-    fragments,
-    origins,
-    settings,
-    templating,
-    texts,
-    turns,
-    visits,
-)
 from oarlock.web import routing as table
+from oarlock.web import settings
+from oarlock.web.access import cookies, origins, turns, visits
 from oarlock.web.pages import home, live
 from oarlock.web.pages.administration import login, server, sessions, users
 from oarlock.web.pages.cluster import cluster, pools, simulate, usage
 from oarlock.web.pages.jobs import compare, job, jobs, log, metrics, submit
+from oarlock.web.rendering import assets, compressing, templating, texts
+from oarlock.web.updates import feeds, fragments
 
 PAGES: tuple[table.Page, ...] = (
     *home.PAGES,

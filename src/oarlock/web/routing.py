@@ -13,7 +13,7 @@ import msgspec
 from starlette import responses
 
 from oarlock.spec.access import users
-from oarlock.web import visits
+from oarlock.web.access import visits
 
 _KEPT = "%/?#[]@!$&'()*+,;=:~"  # the signs that an address may contain
 

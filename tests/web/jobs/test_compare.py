@@ -14,9 +14,9 @@ from tests.web import browsers
 from oarlock.client import answers
 from oarlock.data import storage
 from oarlock.spec import jobs
-from oarlock.web import texts
 from oarlock.web.drawing import curves
 from oarlock.web.pages.jobs import compare
+from oarlock.web.rendering import texts
 
 
 def series(task: str, *points: tuple[int, float | None]) -> answers.Series:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from tests.api import rig as rigs
-from tests.web import browsers, test_text
+from tests.web import browsers
+from tests.web.rendering import test_text
 
 from oarlock.data import storage
 from oarlock.spec import attempts, jobs

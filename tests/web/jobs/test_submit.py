@@ -22,8 +22,9 @@ from tests.web import browsers
 from oarlock.api.services import turns
 from oarlock.client import archives
 from oarlock.spec import errors
-from oarlock.web import application, texts
+from oarlock.web import application
 from oarlock.web.pages.jobs import submit
+from oarlock.web.rendering import texts
 
 TEXT = "command: python train.py  # mine\nroles:\n  worker: {count: 1}\n"
 

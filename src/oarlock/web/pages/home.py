@@ -12,9 +12,11 @@ from oarlock.display.jobs import forecasts, progress
 from oarlock.spec import bodies, errors, phases, summaries
 from oarlock.spec.access import users
 from oarlock.spec.cluster import nodes
-from oarlock.web import routing, topics, visits
+from oarlock.web import routing
+from oarlock.web.access import visits
 from oarlock.web.drawing import charts, deviceday
 from oarlock.web.pages.jobs import jobs as listed
+from oarlock.web.updates import topics
 
 SHOWN = 8
 WAITING = 12

@@ -12,7 +12,9 @@ from collections.abc import AsyncIterator
 import msgspec
 from starlette import responses
 
-from oarlock.web import feeds, routing, visits
+from oarlock.web import routing
+from oarlock.web.access import visits
+from oarlock.web.updates import feeds
 
 BEAT_S = 15.0
 MOST_S = 3600.0

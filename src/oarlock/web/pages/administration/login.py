@@ -12,7 +12,8 @@ import contextlib
 from starlette import responses
 
 from oarlock.spec import errors
-from oarlock.web import origins, routing, visits
+from oarlock.web import routing
+from oarlock.web.access import origins, visits
 
 NOTE_CHARACTERS = 100
 

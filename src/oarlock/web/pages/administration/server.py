@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from oarlock.spec.access import users
-from oarlock.web import routing, visits
+from oarlock.web import routing
+from oarlock.web.access import visits
 
 REFRESH_S = 10
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from starlette import responses
 
-from oarlock.web import routing, visits
+from oarlock.web import routing
+from oarlock.web.access import visits
 
 
 async def show(visit: visits.Visit) -> routing.Filled:

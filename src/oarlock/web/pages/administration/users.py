@@ -14,7 +14,8 @@ from starlette import responses
 
 from oarlock.spec import bodies, errors
 from oarlock.spec.access import users
-from oarlock.web import routing, visits
+from oarlock.web import routing
+from oarlock.web.access import visits
 
 MOST_USERS = 200
 

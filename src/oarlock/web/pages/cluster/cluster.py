@@ -13,8 +13,11 @@ from typing import Any
 from oarlock.display.jobs import forecasts as words
 from oarlock.spec import bodies
 from oarlock.spec.access import users
-from oarlock.web import routing, templating, topics, visits
+from oarlock.web import routing
+from oarlock.web.access import visits
 from oarlock.web.drawing import clustermap
+from oarlock.web.rendering import templating
+from oarlock.web.updates import topics
 
 SPANS = {"1h": 3600.0, "6h": 6 * 3600.0, "1d": 86_400.0, "7d": 7 * 86_400.0}
 COLOURS = ("job", "owner", "pool", "phase")

@@ -16,8 +16,10 @@ from oarlock.display.pools import poolpreviews
 from oarlock.spec import bodies, errors
 from oarlock.spec.access import users
 from oarlock.spec.cluster import pools, pooltrees
-from oarlock.web import routing, topics, visits
+from oarlock.web import routing
+from oarlock.web.access import visits
 from oarlock.web.drawing import poolscale
+from oarlock.web.updates import topics
 
 AMOUNTS = ("reserve", "limit", "share")
 FIELDS = ("parent", "policy", *AMOUNTS, "static")

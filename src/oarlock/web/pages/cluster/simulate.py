@@ -10,9 +10,11 @@ from starlette import responses
 from oarlock.spec import errors
 from oarlock.spec.access import users
 from oarlock.spec.simulator import simulations
-from oarlock.web import routing, topics, visits
+from oarlock.web import routing
+from oarlock.web.access import visits
 from oarlock.web.drawing import simulated
 from oarlock.web.pages.jobs import jobs as listed
+from oarlock.web.updates import topics
 
 FAULTS = {"node_mtbf_s": "Between losses of a node", "job_mtbf_s": "Between failures of a job"}
 FIRST = "mixed-load"

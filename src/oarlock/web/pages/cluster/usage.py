@@ -10,7 +10,9 @@ from starlette import responses
 
 from oarlock.spec import bodies
 from oarlock.spec.cluster import prices
-from oarlock.web import routing, texts, visits
+from oarlock.web import routing
+from oarlock.web.access import visits
+from oarlock.web.rendering import texts
 
 DAY_S = 86_400.0
 SPANS = {"1d": 1, "7d": 7, "30d": 30, "90d": 90, "365d": 365}

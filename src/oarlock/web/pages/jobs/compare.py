@@ -19,9 +19,11 @@ from starlette import responses
 from oarlock.client import answers
 from oarlock.display import amounts
 from oarlock.spec import errors, jobs, summaries
-from oarlock.web import routing, texts, visits
+from oarlock.web import routing
+from oarlock.web.access import visits
 from oarlock.web.drawing import charts, colours, curves
 from oarlock.web.pages.jobs import metrics
+from oarlock.web.rendering import texts
 
 MOST = 20
 MOST_ROWS = 50

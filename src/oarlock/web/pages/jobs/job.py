@@ -22,10 +22,13 @@ from oarlock.spec import bodies, errors, jobs, phases, roles, summaries
 from oarlock.spec.access import users
 from oarlock.spec.cluster import prices
 from oarlock.spec.input import edits
-from oarlock.web import routing, templating, topics, visits
+from oarlock.web import routing
+from oarlock.web.access import visits
 from oarlock.web.drawing import colours, startaxis, timeline
 from oarlock.web.pages.jobs import jobs as listed
 from oarlock.web.pages.jobs import jobsections
+from oarlock.web.rendering import templating
+from oarlock.web.updates import topics
 
 ALL = "all"
 RANK_LINES = 200

@@ -13,8 +13,11 @@ from oarlock.display import durations
 from oarlock.display.tables import jobcells
 from oarlock.spec import bodies, errors, phases, summaries
 from oarlock.spec.access import users
-from oarlock.web import routing, texts, topics, visits
+from oarlock.web import routing
+from oarlock.web.access import visits
 from oarlock.web.drawing import colours
+from oarlock.web.rendering import texts
+from oarlock.web.updates import topics
 
 PAGE = 100
 MOST_SELECTED = 100

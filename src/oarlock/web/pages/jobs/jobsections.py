@@ -14,7 +14,7 @@ import msgspec
 from oarlock.client import answers, requests
 from oarlock.display.jobs import eventlines, keptfiles, stragglers
 from oarlock.spec import attempts, bodies, errors, jobs
-from oarlock.web import visits
+from oarlock.web.access import visits
 from oarlock.web.drawing import charts, rankgrid, speedcurve
 
 POINTS = 200

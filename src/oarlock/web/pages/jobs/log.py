@@ -14,7 +14,8 @@ from starlette import responses
 from oarlock.client import requests, verbs
 from oarlock.data import storage
 from oarlock.spec import errors, jobs, phases
-from oarlock.web import routing, visits
+from oarlock.web import routing
+from oarlock.web.access import visits
 from oarlock.web.drawing import folding, terminal
 
 SHOWN = 1000

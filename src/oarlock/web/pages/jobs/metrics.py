@@ -13,7 +13,8 @@ from starlette import responses
 
 from oarlock.client import answers
 from oarlock.display import amounts
-from oarlock.web import routing, visits
+from oarlock.web import routing
+from oarlock.web.access import visits
 from oarlock.web.drawing import charts, colours, curves
 
 MOST_NAMES = 2000

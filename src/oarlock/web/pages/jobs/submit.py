@@ -25,7 +25,9 @@ from oarlock.display.jobs import forecasts
 from oarlock.spec import errors, jobfile, jobs
 from oarlock.spec.access import users
 from oarlock.spec.input import quantities, validation
-from oarlock.web import jobtext, routing, scratch, texts, visits
+from oarlock.web import jobtext, routing, scratch
+from oarlock.web.access import visits
+from oarlock.web.rendering import texts
 
 EXAMPLES = {path.stem: path.read_text() for path in sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))}
 FIRST = "one-process"

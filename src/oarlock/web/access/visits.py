@@ -18,7 +18,8 @@ from oarlock.client import settings
 from oarlock.client.asynchronous import clients
 from oarlock.spec import bodies, errors
 from oarlock.spec.access import users
-from oarlock.web import cookies, feeds, transport, turns
+from oarlock.web.access import cookies, transport, turns
+from oarlock.web.updates import feeds
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from oarlock.web import transport
+from oarlock.web.access import transport
 
 
 class Endless:

@@ -14,7 +14,10 @@ import pytest
 from tests.web import browsers
 
 from oarlock.spec import events, phases
-from oarlock.web import application, feeds, fragments, routing, templating, topics, visits
+from oarlock.web import application, routing
+from oarlock.web.access import visits
+from oarlock.web.rendering import templating
+from oarlock.web.updates import feeds, fragments, topics
 
 FRAGMENT = {"Oarlock-Fragment": "1"}
 KINDS = sorted({one.__struct_config__.tag for one in events.AnyEvent.__args__} | {"submitted", "phase", "removed"})

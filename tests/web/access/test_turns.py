@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from oarlock.spec import errors
-from oarlock.web import turns
+from oarlock.web.access import turns
 
 
 async def test_only_the_newest_check_waits_and_kept_work_is_done() -> None:

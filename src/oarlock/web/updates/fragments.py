@@ -19,7 +19,8 @@ import msgspec
 from starlette import responses
 
 from oarlock.spec.access import users
-from oarlock.web import compressing, visits
+from oarlock.web.access import visits
+from oarlock.web.rendering import compressing
 
 SEQ = "oarlock-seq"
 KEPT_S = 0.5

@@ -13,7 +13,8 @@ from oarlock.api.security import authentication
 from oarlock.data import storage
 from oarlock.spec import jobs
 from oarlock.spec.access import privacy, users
-from oarlock.web import application, cookies, origins, routing
+from oarlock.web import application, routing
+from oarlock.web.access import cookies, origins
 
 PAGES = application.PAGES
 OWN = ("root", "ann")

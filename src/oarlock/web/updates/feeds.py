@@ -16,7 +16,7 @@ import msgspec
 
 from oarlock.client.asynchronous import clients
 from oarlock.spec import errors
-from oarlock.web import topics
+from oarlock.web.updates import topics
 
 WAIT_S = 1.0
 """Seconds that the API waits for a line: within this time a reader notices that its session has ended."""

@@ -11,7 +11,7 @@ from tests.web import browsers
 
 from oarlock.data import storage
 from oarlock.spec import events, jobs
-from oarlock.web import templating, texts
+from oarlock.web.rendering import templating, texts
 
 TAGS = [
     "script",

@@ -16,9 +16,9 @@ from oarlock.display import amounts, durations, marks
 from oarlock.display.jobs import stacks
 from oarlock.spec import jobs
 from oarlock.spec.input import quantities
-from oarlock.web import assets, texts
+from oarlock.web.rendering import assets, texts
 
-FOLDER = Path(__file__).parent / "templates"
+FOLDER = Path(__file__).parents[1] / "templates"
 MOST_CHARACTERS = 2000
 MOST_REMEMBERED = 2000
 _ESCAPES = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|[@-Z\\-_])")

@@ -8,7 +8,7 @@ import tomllib
 
 from tests.web import browsers
 
-from oarlock.web import assets
+from oarlock.web.rendering import assets
 
 VENDORED = assets.FOLDER / "vendor"
 OWN_BYTES = 25_000
