@@ -46,6 +46,8 @@ async def test_a_change_is_read_soon_but_not_at_once_again_and_again() -> None:
     assert backend.looks == 2
     (stored,) = await store.read(lambda view: view.nodes())
     assert stored.taken == taken
+    lines = await store.read(lambda view: view.records(0))
+    assert [(one.kind, one.job, one.data["names"]) for one in lines] == [("nodes", "", ["n"])] * 2, "joined, changed"
 
     backend.told = True
     now[0] += inventory.SPACING_S / 2
@@ -58,3 +60,4 @@ async def test_a_change_is_read_soon_but_not_at_once_again_and_again() -> None:
     await leading.tick()
     await controller.tick()
     assert backend.looks == 4
+    assert await store.read(lambda view: view.last_seq()) == 2, "nothing has changed since"

@@ -8,6 +8,7 @@ import msgspec
 
 from oarlock.backends import backends
 from oarlock.controllers import leadership
+from oarlock.spec import events
 from oarlock.spec.cluster import nodes, prices
 from oarlock.store import stores
 
@@ -53,7 +54,7 @@ class Inventory:
             present = [self._prices.priced(node) for node in present]
         stored = await self._store.read(lambda view: view.nodes())
         if _unversioned(present) != _unversioned(stored):
-            await self._store.write(lambda tx: _write(tx, present), epoch=epoch)
+            await self._store.write(lambda tx: _write(tx, present, now), epoch=epoch)
         self._due = now + self._period_s
 
     def _news(self, now: float) -> bool:
@@ -65,8 +66,9 @@ def _unversioned(listed: list[nodes.Node]) -> dict[str, nodes.Node]:
     return {node.name: msgspec.structs.replace(node, version=0) for node in listed}
 
 
-def _write(tx: stores.Transaction, present: list[nodes.Node]) -> None:
-    stored = {node.name: node for node in tx.nodes()}
+def _write(tx: stores.Transaction, present: list[nodes.Node], now: float) -> None:
+    before = {node.name: node for node in tx.nodes()}
+    stored = dict(before)
     held = {claim.node for claim in tx.holdings()}
     for node in present:
         known = stored.pop(node.name, None)
@@ -78,3 +80,7 @@ def _write(tx: stores.Transaction, present: list[nodes.Node]) -> None:
             tx.remove_node(name)
         elif node.ready:
             tx.put_node(msgspec.structs.replace(node, ready=False, reason="the backend does not list it any more"))
+    after = {node.name: node for node in tx.nodes()}
+    changed = [name for name in before.keys() | after.keys() if before.get(name) != after.get(name)]
+    if changed:
+        tx.tell(events.NODES, changed, at=now)

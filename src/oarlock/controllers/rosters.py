@@ -95,7 +95,7 @@ def _news(view: stores.View, after: int) -> _News:
         records = view.records(after, limit=_PAGE)
         if not records:  # the missing records belong to removed jobs
             break
-        ids.update(record.job for record in records)
+        ids.update(record.job for record in records if record.job)
         after = records[-1].seq
     told = {job_id: view.job(job_id) for job_id in ids}
     held = {

@@ -279,13 +279,15 @@ class ExpectedEnd(Tenant, frozen=True, kw_only=True):
 class Forecasts(msgspec.Struct, frozen=True, kw_only=True):
     """The expected starts of all waiting jobs, in the order of the queue, and the ends of all running ones.
 
-    They were made at `at` (Unix seconds). Without `computed` the starts are the last refusals, without times.
+    They were made at `at` (Unix seconds), after line `seq` of the event log: in a large cluster lines may have been
+    written since. Without `computed` the starts are the last refusals, without times.
     """
 
     at: float
     starts: tuple[ExpectedStart, ...]
     ends: tuple[ExpectedEnd, ...]
     computed: bool = True
+    seq: int = 0
 
 
 class HeldBefore(Tenant, frozen=True, kw_only=True):

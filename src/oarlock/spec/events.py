@@ -259,9 +259,14 @@ AnyEvent = (
 )
 
 
+NODES, POOLS = "nodes", "pools"
+"""The kinds of the lines that are of no job: nodes or pools have changed. Their data has `names`, the first of them."""
+MOST_NAMES = 20
+
+
 class Record(msgspec.Struct, frozen=True, kw_only=True):
     """A line of the event log. `seq` is given under one lock, in commit order; `kind` an event's tag, or `submitted`,
-    `phase`, `removed`.
+    `phase`, `removed`; or `nodes` or `pools`, with an empty `job`.
 
     `version` is the job's after it. Progress reports are not logged.
     """

@@ -319,10 +319,11 @@ class MemoryTransaction:
         for key in [key for key, (made, _) in self._keys.items() if made == job.id and key not in self._removed_keys]:
             self._removed_keys.put(key, at)
 
-    def _note(self, job: Job, notes: Sequence[rules.Note], at: float) -> None:
+    def _note(self, job: Job | None, notes: Sequence[rules.Note], at: float) -> None:
         seq, length, log = self._seq, len(self._log), self._log
+        of, version = (job.id, job.version) if job is not None else ("", 0)
         for place, (kind, data) in enumerate(notes, start=seq + 1):
-            log.append(Record(seq=place, at=at, job=job.id, kind=kind, version=job.version, data=data))
+            log.append(Record(seq=place, at=at, job=of, kind=kind, version=version, data=data))
         self._seq += len(notes)
 
         def undo() -> None:
@@ -378,6 +379,9 @@ class MemoryTransaction:
             self._usage.put((usage.job, usage.attempt), usage)
 
     # -- the rest ---------------------------------------------------------------------------------------------------
+
+    def tell(self, kind: str, names: Collection[str], *, at: float) -> None:
+        self._note(None, [rules.of_cluster(kind, names)], at)
 
     def put_node(self, node: Node) -> Node:
         return _swap("node", self._nodes, node)

@@ -286,6 +286,11 @@ def removed(job: jobs.Job) -> Note:
     return "removed", {"name": job.name, "owner": job.owner, "phase": str(job.phase)}
 
 
+def of_cluster(kind: str, names: Collection[str]) -> Note:
+    """Return the record of a change of nodes or pools, with the first of their names."""
+    return kind, {"names": sorted(names)[: events.MOST_NAMES], "count": len(names)}
+
+
 def of_change(before: jobs.Job, after: jobs.Job, happened: Iterable[events.AnyEvent]) -> list[Note]:
     """Return a record for each event that is logged, in their order, then one for a change of phase."""
     notes: list[Note] = []

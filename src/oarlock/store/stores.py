@@ -236,6 +236,13 @@ class Transaction(View, Protocol):
         """Add the usage of an attempt, once."""
         ...
 
+    def tell(self, kind: str, names: Collection[str], *, at: float) -> None:
+        """Write a line of no job: nodes or pools of these names have changed (`events.NODES`, `events.POOLS`).
+
+        The methods below write no line. Each writer tells of its changes, once for all of them.
+        """
+        ...
+
     def put_node(self, node: Node) -> Node:
         """Insert at version 0, else compare and swap; returned at version + 1. So are pools and users."""
         ...

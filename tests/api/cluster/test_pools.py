@@ -68,6 +68,9 @@ async def test_a_pool_is_made_changed_and_removed(rig: rigs.Rig) -> None:
     assert (await remove(rig, "research")).status_code == 204
     assert list(await by_name(rig)) == ["default"]
     assert (await remove(rig, "research")).status_code == 404
+    async with rig.as_user("ann") as http:
+        lines = (await http.get("/api/v1/events")).json()["items"]
+    assert [(one["kind"], one["job"], one["data"]["names"]) for one in lines] == [("pools", "", ["research"])] * 3
 
 
 @pytest.mark.parametrize("who", ["ann", "vera"])

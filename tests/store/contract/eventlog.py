@@ -124,3 +124,16 @@ class EventLog:
         await asyncio.sleep(0.01)
         await store.close()
         assert await asyncio.wait_for(waiting, 240) == 0
+
+    async def test_a_change_of_nodes_or_pools_is_a_line_of_no_job(self, store: stores.Store) -> None:
+        await writing.add(store, "j-1")
+        waiting = asyncio.ensure_future(store.wait(1, 30.0))
+        await asyncio.sleep(0.01)
+        many = [f"n{place:03d}" for place in range(100)]
+        await store.write(lambda t: (t.tell(events.NODES, many, at=2.0), t.tell(events.POOLS, ("p",), at=3.0)))
+        assert await asyncio.wait_for(waiting, 240) == 3
+        records = await store.read(lambda v: v.records(1))
+        assert writing.kinds(records) == [(2, "", "nodes", 0), (3, "", "pools", 0)]
+        assert records[0].data == {"names": many[: events.MOST_NAMES], "count": 100}
+        assert (records[1].at, records[1].data) == (3.0, {"names": ["p"], "count": 1})
+        assert writing.kinds(await store.read(lambda v: v.records(0, job="j-1"))) == [(1, "j-1", "submitted", 1)]

@@ -6,14 +6,17 @@ import asyncio
 import contextlib
 import json
 import re
+import threading
 from collections.abc import AsyncIterator
+from typing import Any
 
 import httpx
 import msgspec
 import pytest
 from tests.web import browsers
 
-from oarlock.spec import events, phases
+from oarlock.scheduler.forecasting import forecasts
+from oarlock.spec import bodies, events, phases
 from oarlock.web import application, routing
 from oarlock.web.access import visits
 from oarlock.web.rendering import templating
@@ -21,6 +24,7 @@ from oarlock.web.updates import feeds, fragments, topics
 
 FRAGMENT = {"Oarlock-Fragment": "1"}
 KINDS = sorted({one.__struct_config__.tag for one in events.AnyEvent.__args__} | {"submitted", "phase", "removed"})
+CLUSTER = {events.NODES, events.POOLS}
 
 
 def line(kind: str, job: str = "j-1", seq: int = 1) -> events.Record:
@@ -50,7 +54,12 @@ def test_an_event_names_the_topics_that_it_may_change() -> None:
 
 
 def test_the_table_of_kinds_has_no_kind_that_no_event_has() -> None:
-    assert set(topics._KINDS) <= set(KINDS)
+    assert set(topics._KINDS) <= set(KINDS) | CLUSTER
+
+
+@pytest.mark.parametrize("kind", sorted(CLUSTER))
+def test_a_change_of_nodes_or_pools_is_of_no_job(kind: str) -> None:
+    assert topics.of([line(kind, job="")]) == topics.SHARED
 
 
 def test_a_message_is_bounded() -> None:
@@ -124,6 +133,63 @@ async def test_events_of_others_are_told_without_their_jobs(rig: browsers.WebRig
         await page.next("open")
         job = await rig.submit("bob", name="seen")
         assert f"job:{job.id}" in (await page.next("changed")).topics
+
+
+async def test_a_changed_pool_and_a_lost_node_reach_every_page(rig: browsers.WebRig) -> None:
+    async with rig.browser("ann") as browser, opened(browser) as page:
+        await page.next("open")
+        async with rig.as_user("root") as http:
+            assert (await http.patch("/api/v1/pools/fresh", json={"share": {"gpus": 3}})).status_code == 201
+        news = await page.next("changed")
+        assert news.topics == topics.SHARED
+        told = FRAGMENT | {"Oarlock-Seq": str(news.seq)}
+        assert "fresh" in (await browser.get("/pools", headers=told)).text
+        node = (await rig.store.read(lambda view: view.nodes()))[0]
+        await rig.store.write(
+            lambda tx: (
+                tx.put_node(msgspec.structs.replace(node, ready=False, reason="no contact")),
+                tx.tell(events.NODES, [node.name], at=1.0),
+            )
+        )
+        told = FRAGMENT | {"Oarlock-Seq": str((await page.next("changed")).seq)}
+        for path in ("/", "/cluster"):
+            assert "no contact" in (await browser.get(path, headers=told)).text
+
+
+@pytest.mark.parametrize("path", ["/", "/cluster", "/pools", "/jobs", "/jobs/over"])
+async def test_a_page_without_active_jobs_fetches_nothing_of_its_own_accord(rig: browsers.WebRig, path: str) -> None:
+    await rig.end((await rig.launch(await rig.submit("ann", name="over"))).id)
+    async with rig.browser("ann") as browser:
+        assert 'data-refresh="0"' in (await browser.get(path)).text
+
+
+async def test_an_update_has_a_forecast_of_its_own_event(rig: browsers.WebRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, held, begun = forecasts.forecasts, threading.Event(), threading.Event()
+
+    def slowly(*given: Any) -> Any:
+        begun.set()
+        held.wait(240)
+        return real(*given)
+
+    await rig.submit("ann", name="first")
+    monkeypatch.setattr(forecasts, "forecasts", slowly)
+    async with rig.browser("ann") as ann, rig.browser("bob") as bob:
+        early = asyncio.create_task(bob.get("/", headers=FRAGMENT))
+        await asyncio.to_thread(begun.wait, 240)
+        await rig.submit("ann", name="second")
+        seq = await rig.store.read(lambda view: view.last_seq())
+        late = asyncio.create_task(ann.get("/", headers=FRAGMENT | {"Oarlock-Seq": str(seq)}))
+        await asyncio.sleep(0.1)
+        held.set()
+        await early
+        waits = re.search(r">second</.*?</tr>", (await late).text, re.DOTALL)
+    assert waits is not None
+    assert "now" in waits[0], "its forecast is of before its submission"
+
+
+def test_a_page_with_a_forecast_of_before_its_event_asks_again_soon() -> None:
+    old = bodies.Forecasts(at=1.0, starts=(), ends=(), seq=4)
+    assert (topics.refresh(4, old), topics.refresh(5, old)) == (topics.SLOW_S, topics.SOON_S)
 
 
 async def test_streams_of_one_session_share_one_reader(rig: browsers.WebRig) -> None:

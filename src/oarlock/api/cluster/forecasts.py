@@ -33,7 +33,7 @@ async def show_all(call: routes.Call) -> bodies.Forecasts:
         _end(call, job, None if job.id in told.look.bounded else one.expected_end, one.latest_end)
         for job, one in running
     ]
-    return bodies.Forecasts(at=told.at, starts=_ordered(starts), ends=tuple(ends))
+    return bodies.Forecasts(at=told.at, starts=_ordered(starts), ends=tuple(ends), seq=told.look.seq)
 
 
 def _uncomputed(call: routes.Call, active: Mapping[str, jobs.Job], now: float) -> bodies.Forecasts:

@@ -13,7 +13,7 @@ from oarlock.api import routes
 from oarlock.scheduler import gangs
 from oarlock.scheduler.policies import registry
 from oarlock.scheduler.pools import entitlement
-from oarlock.spec import bodies, errors, holdings, jobs, phases, plans
+from oarlock.spec import bodies, errors, events, holdings, jobs, phases, plans
 from oarlock.spec.access import users
 from oarlock.spec.cluster import poolchanges, pools, pooltrees
 from oarlock.store import stores
@@ -27,13 +27,16 @@ async def show_all(call: routes.Call) -> bodies.PoolList:
 
 
 async def change(call: routes.Call) -> routes.Answer:
-    wanted, name = call.body(poolchanges.Change), call.path["pool"]
+    wanted, name, now = call.body(poolchanges.Change), call.path["pool"], call.services.clock()
     if isinstance(wanted.policy, str):
         registry.named(wanted.policy)
 
     def write(tx: stores.Transaction) -> tuple[bool, pools.Pool]:
         before, after = checked(tx, name, wanted)
-        return before is None, after if after == before else tx.put_pool(after)
+        if after == before:
+            return False, after
+        tx.tell(events.POOLS, (name,), at=now)
+        return before is None, tx.put_pool(after)
 
     made, pool = await call.access.administer(write)
     return routes.Answer(201 if made else 200, pool)
@@ -53,11 +56,12 @@ def checked(view: stores.View, name: str, wanted: poolchanges.Change) -> tuple[p
 
 
 async def remove(call: routes.Call) -> None:
-    name = call.path["pool"]
+    name, now = call.path["pool"], call.services.clock()
 
     def write(tx: stores.Transaction) -> None:
         pooltrees.check_removal(name, tx.pools(), lambda pool: names(tx, pool))
         tx.remove_pool(name)
+        tx.tell(events.POOLS, (name,), at=now)
 
     await call.access.administer(write)
 

@@ -33,7 +33,7 @@ from oarlock.api.cluster import pools as api
 from oarlock.api.customresources import definitions, supervising, translation
 from oarlock.api.services import provided
 from oarlock.scheduler.policies import registry
-from oarlock.spec import bodies, errors, resources
+from oarlock.spec import bodies, errors, events, resources
 from oarlock.spec.cluster import poolchanges, pools, pooltrees
 from oarlock.spec.input import validation
 from oarlock.store import stores
@@ -280,7 +280,7 @@ class Face:
         if pool is None and before.version is not None:  # the pool was removed elsewhere
             await self._objects.remove(found)
             return None
-        edited = before.observed_generation != found.metadata.generation
+        edited, now = before.observed_generation != found.metadata.generation, self._services.clock()
         error: errors.OarlockError | None = None
         if edited:
             try:
@@ -289,7 +289,7 @@ class Face:
                     if pool is not None and before.version not in (None, pool.version):
                         await self._refuse(found, pool, before)
                         return None
-                    pool = await self._services.store.write(lambda tx: _change(tx, found, wanted, pool))
+                    pool = await self._services.store.write(lambda tx: _change(tx, found, wanted, pool, now))
             except (errors.Unavailable, errors.VersionMismatch):
                 raise
             except errors.OarlockError as refused:
@@ -314,10 +314,12 @@ class Face:
 
     async def _removed(self, name: str) -> bool:
         """Remove the pool of an object that was deleted. Return False where it stays, so that its object comes back."""
+        now = self._services.clock()
 
         def remove(tx: stores.Transaction) -> None:
             pooltrees.check_removal(name, tx.pools(), lambda pool: api.names(tx, pool))
             tx.remove_pool(name)
+            tx.tell(events.POOLS, (name,), at=now)
 
         try:
             await self._services.store.write(remove)
@@ -405,7 +407,11 @@ def same(wanted: poolchanges.Change, pool: pools.Pool) -> bool:
 
 
 def _change(
-    tx: stores.Transaction, found: resources.OarlockPool, wanted: poolchanges.Change, seen: pools.Pool | None
+    tx: stores.Transaction,
+    found: resources.OarlockPool,
+    wanted: poolchanges.Change,
+    seen: pools.Pool | None,
+    now: float,
 ) -> pools.Pool:
     """Make the change that the object asks for, unless the pool is another one than was seen.
 
@@ -419,6 +425,7 @@ def _change(
     bare = pools.Pool(name=name, version=version, object_uid=found.metadata.uid)
     after = poolchanges.changed(bare, wanted)
     pooltrees.check(after, tx.pools(), lambda pool: api.names(tx, pool))
+    tx.tell(events.POOLS, (name,), at=now)
     return tx.put_pool(after)
 
 

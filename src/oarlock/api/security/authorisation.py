@@ -185,7 +185,7 @@ class Access:
         if job_id is not None or self.admin:
             items = view.records(after, job=job_id, limit=limit)
             return Records(items, items[-1].seq if items else after)
-        mine: dict[str, bool] = {}
+        mine = {"": True}  # all users may see nodes and pools
         items = []
         for _ in range(_SCAN):
             page = view.records(after, limit=1000)

@@ -126,20 +126,25 @@ class Forecaster:
         return await self._with_remedy(forecast, look.snapshot, gang, now)
 
     async def _fresh(self, access: authorisation.Access, rules: plans.Rules, now: float) -> Told | None:
-        """Return the forecasts of the present state, or recent ones; None where the new ones are not ready in time."""
-        told = self._told
-        young = told is not None and self._monotonic() - told.made_at < max(KEPT_S, KEPT_TIMES * told.took_s)
-        if told is not None and young and (told.took_s > SLOW_S or await self._still(access, told)):
-            return told
-        if self._making is None or self._making.done():
-            self._making = asyncio.create_task(self._make(access, rules, now))
-        making = self._making
-        await asyncio.wait({making}, timeout=PATIENCE_S)
-        return making.result() if making.done() else None
+        """Return forecasts that have all that was written before this call; slow ones may be older.
 
-    async def _still(self, access: authorisation.Access, told: Told) -> bool:
-        """Return whether no line was written since."""
-        return await access.shared(lambda view: view.last_seq()) == told.look.seq
+        None where the new ones are not ready in time.
+        """
+        seq = await access.shared(lambda view: view.last_seq())
+        told = self._told
+        if told is not None and self._monotonic() - told.made_at >= max(KEPT_S, KEPT_TIMES * told.took_s):
+            told = None
+        for _ in range(2):  # those under way may be older than the last line
+            if told is not None and (told.look.seq >= seq or told.took_s > SLOW_S):
+                return told
+            if self._making is None or self._making.done():
+                self._making = asyncio.create_task(self._make(access, rules, now))
+            making = self._making
+            await asyncio.wait({making}, timeout=PATIENCE_S)
+            if not making.done():
+                return None
+            told = making.result()
+        return told
 
     async def _make(self, access: authorisation.Access, rules: plans.Rules, now: float) -> Told:
         look = await access.shared(lambda view: self._look(view, rules, now))

@@ -78,7 +78,7 @@ class Wakes:
             return seq
         for seconds in waits:
             self._waited(seconds)
-        for job in {record.job for record in records}:
+        for job in {record.job for record in records if record.job}:
             self.touched(job)
         self._wake(_EVERYTHING)
         return records[-1].seq

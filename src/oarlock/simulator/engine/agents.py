@@ -200,7 +200,7 @@ class Agents:
         seq, ids = view.last_seq(), dict[str, None]()
         while self._seq < seq:
             records = view.records(self._seq, limit=_PAGE)
-            ids.update(dict.fromkeys(record.job for record in records))
+            ids.update(dict.fromkeys(record.job for record in records if record.job))
             self._seq = records[-1].seq if records else seq
         return ids
 

@@ -188,10 +188,11 @@ class SqlTransaction(reading.SqlView):
             if (holder := named.scalar_one_or_none()) not in (None, job.id):
                 raise rules.name_taken(job, str(holder))
 
-    def _note(self, job: Job, notes: Sequence[rules.Note], at: float) -> None:
+    def _note(self, job: Job | None, notes: Sequence[rules.Note], at: float) -> None:
+        of, version = (job.id, job.version) if job is not None else ("", 0)
         for kind, data in notes:
             self.seq += 1
-            line = {"seq": self.seq, "at": at, "job": job.id, "kind": kind, "version": job.version}
+            line = {"seq": self.seq, "at": at, "job": of, "kind": kind, "version": version}
             self._unwritten.append(line | {"data": _encode(data)})
 
     def _write_records(self) -> None:
@@ -303,6 +304,9 @@ class SqlTransaction(reading.SqlView):
         return self._connection.execute(same).first() is not None
 
     # -- the rest ---------------------------------------------------------------------------------------------------
+
+    def tell(self, kind: str, names: Collection[str], *, at: float) -> None:
+        self._note(None, [rules.of_cluster(kind, names)], at)
 
     def put_node(self, node: Node) -> Node:
         return self._swap("node", schema.nodes, node)

@@ -60,7 +60,11 @@ async def show(visit: visits.Visit) -> routing.Filled:
             "notices": [*(_lost(one.node) for one in states if not one.node.ready), *notices],
             "pools": [_pool(one) for one in pools],
             "topics": (topics.JOBS, *sorted(topics.SHARED)),
-            "refresh": 5 if running.items else 0,
+            "refresh": 5
+            if running.items
+            else topics.refresh(visit.server.seq, forecast)
+            if forecast is not None
+            else 0,
         },
     )
 

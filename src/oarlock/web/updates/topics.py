@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from oarlock.spec import events
+from oarlock.spec import bodies, events
 
 JOBS = "jobs"
 """The summaries of jobs: phases, reasons, counts."""
@@ -42,7 +42,18 @@ _KINDS: dict[str, frozenset[str]] = {
     "edited": frozenset({JOBS, QUEUE, POOLS}),
     "refused": frozenset({JOBS, QUEUE}),
     "nodes_requested": frozenset({JOBS, QUEUE}),
+    events.NODES: SHARED,
+    events.POOLS: SHARED,
 }
+
+
+SLOW_S, SOON_S = 60, 5
+"""Seconds after which a page with a forecast fetches itself without news: time moves it; and where it lacks events."""
+
+
+def refresh(seq: int, forecast: bodies.Forecasts) -> int:
+    """Return the seconds after which a page with event `seq` fetches itself anew because of its forecast."""
+    return SLOW_S if forecast.seq >= seq else SOON_S
 
 
 def of_job(job: str) -> str:
@@ -53,6 +64,7 @@ def of(lines: Iterable[events.Record]) -> frozenset[str]:
     """Return the topics that these lines of the log may have changed."""
     found: set[str] = set()
     for line in lines:
-        found.add(of_job(line.job))
+        if line.job:
+            found.add(of_job(line.job))
         found |= _KINDS.get(line.kind, SHARED | {JOBS})
     return frozenset(found) if len(found) <= MOST else frozenset({EVERYTHING})

@@ -62,7 +62,7 @@ async def show(visit: visits.Visit) -> routing.Filled:
             "computed": expected.computed,
             "now": now,
             "topics": (topics.NODES, topics.QUEUE),
-            "refresh": 30,
+            "refresh": topics.refresh(visit.server.seq, expected) if queue else 0,
         },
     )
 

@@ -72,7 +72,7 @@ async def show(visit: visits.Visit) -> routing.Filled:
             "loaded": {one.name: facts for one, facts in zip(shown, found, strict=True)},
             "next_steps": endings.next_steps(job)[1:],
             "topics": _topics(job),
-            "refresh": 5 if job.phase in phases.RUNNING else 0,
+            "refresh": 5 if job.phase in phases.RUNNING else topics.SLOW_S if why.forecast is not None else 0,
         },
     )
 
