@@ -62,7 +62,7 @@ class Room(NamedTuple):
 AGENTS = tuple(
     f"tests/agent/{test}"
     for test in (
-        "protocol/test_logs.py::test_what_the_server_has_lost_is_sent_again_though_nothing_new_was_written",
+        "protocol/test_logs.py::test_lines_that_the_server_has_lost_are_sent_again_though_none_is_new",
         "protocol/test_logs.py::test_bytes_arrive_once_and_in_order_across_outages",
         "protocol/test_logs.py::test_a_server_that_has_less_or_more_than_was_acknowledged_is_followed",
         "protocol/test_logs.py::test_a_full_spool_drops_the_oldest_and_says_how_much",

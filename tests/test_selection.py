@@ -11,7 +11,7 @@ NOT_IN_CI = {"soak", "bench", "node"}
 """`make test-node` needs a cluster that runs pods, and images of some gigabytes in it."""
 
 
-def test_ci_runs_what_make_test_leaves_out() -> None:
+def test_ci_runs_the_tests_that_make_test_leaves_out() -> None:
     options = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]["addopts"]
     left_out = set(re.findall(r"not (\w+)", options[options.index("-m") + 1]))
     makefile, ci = (ROOT / "Makefile").read_text(), (ROOT / ".ci" / "run").read_text()

@@ -41,7 +41,7 @@ def test_a_module_can_be_read_in_one_sitting() -> None:
     assert not long, f"look for the noun that hides in it: at most {MAX_LINES} lines"
 
 
-def test_a_module_is_named_after_what_is_in_it() -> None:
+def test_a_module_is_named_after_its_contents() -> None:
     """Name it after the noun that it holds, or move the code beside its only user."""
     assert [name(path) for path in SOURCES if words_of(path) & NAMELESS] == []
 
@@ -56,7 +56,7 @@ def test_a_package_exports_nothing_of_its_own() -> None:
     assert [name(path) for path in EMPTY if path.read_text().strip()] == []
 
 
-def test_a_module_says_what_flows_through_it() -> None:
+def test_a_module_describes_the_flow_through_it() -> None:
     assert [name(path) for path in MODULES if not ast.get_docstring(ast.parse(path.read_text()))] == []
 
 

@@ -68,7 +68,7 @@ def test_a_job_without_code_makes_few_requests(rig):
     assert paths in (["/orders", "/register", "/report", "/report"], ["/orders", "/register", "/report"])
 
 
-def test_the_environment_is_what_the_protocol_says(rig):
+def test_the_environment_follows_the_protocol(rig):
     rig.server.secrets = {
         "hub-token": {"as": "env", "value": "s3cret-hub"},
         "NETRC": {"as": "file", "value": "machine x password s3cret-file"},
@@ -241,7 +241,7 @@ def test_an_environment_that_cannot_be_made_gives_the_reason_and_pips_last_words
     assert rig.server.logs["stderr.0"].decode() == record["detail"] + "\n", "people look into the log"
 
 
-def test_what_a_helper_said_last_is_told_whole(rig):
+def test_the_last_words_of_a_helper_are_told_whole(rig):
     """pip's reason is in the last of many lines."""
     lines = [f"line {number} " + "x" * 100 for number in range(15)]
     said = json.dumps({"event": "error", "message": "\n".join([*lines, "No matching distribution"]), "hint": "mend it"})
@@ -327,7 +327,7 @@ def test_a_new_round_is_written_for_the_survivors(rig):
     assert (rig.directory / "hostfile").read_text() == "b\n"
 
 
-def test_another_batch_size_is_written_for_whoever_follows(rig):
+def test_another_batch_size_is_written_for_the_following_processes(rig):
     rig.begin("exec sleep 1000")
     rig.server.wait_for(lambda: rig.server.phases() == ["PROCESSING"])
     path = rig.directory / "report/batch.json"

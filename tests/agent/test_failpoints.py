@@ -65,7 +65,7 @@ def test_killed_here_nothing_is_lost_to_the_backend(rig, name):
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises if anything of the dead agent still holds it
 
 
-def test_the_list_is_what_the_code_says():
+def test_the_list_agrees_with_the_code():
     used = set()
     for path in PACKAGE.rglob("*.py"):
         used |= set(re.findall(r'failpoint\("([a-z_.]+)"\)', path.read_text()))

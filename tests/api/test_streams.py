@@ -175,7 +175,7 @@ async def test_an_event_poll_waits_for_something_new(rig: rigs.Rig) -> None:
         assert rest == {"items": [], "next": page["next"]}
 
 
-async def test_the_watch_tells_what_happens_and_goes_on_after_the_last_id(
+async def test_the_watch_sends_events_and_goes_on_after_the_last_id(
     rig: rigs.Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(event_routes, "_BEAT_S", 0.05)

@@ -114,7 +114,7 @@ class Contract:
         for node in nodes:
             assert len({device.index for device in node.devices}) == len(node.devices) == node.capacity.gpus
 
-    async def test_nothing_is_seen_of_what_was_never_made(self, rig: Rig) -> None:
+    async def test_a_gang_that_was_never_made_is_not_observed(self, rig: Rig) -> None:
         assert key() not in await seen(rig)
 
     async def test_a_task_that_was_made_is_seen(self, rig: Rig) -> None:
@@ -123,7 +123,7 @@ class Contract:
         assert now[key(0)].state is State.RUNNING
         assert now[key(1)].state is State.RUNNING
 
-    async def test_making_what_is_made_does_nothing(self, rig: Rig) -> None:
+    async def test_making_a_gang_again_does_nothing(self, rig: Rig) -> None:
         launches = [rig.sleeper(key(0)), rig.sleeper(key(1))]
         await rig.backend.launch(launches)
         await rig.backend.launch(launches)
@@ -138,7 +138,7 @@ class Contract:
         await rig.backend.kill([key(0), key(1)])
         await until(rig, lambda now: all(one.state is State.GONE for one in now.values()), "nothing runs")
 
-    async def test_making_what_has_ended_does_nothing(self, rig: Rig) -> None:
+    async def test_making_a_gang_that_has_ended_does_nothing(self, rig: Rig) -> None:
         launch = rig.exiter(key(), 0)
         await rig.backend.launch([launch])
         await until_state(rig, key(), State.GONE)
@@ -179,14 +179,14 @@ class Contract:
         assert now[key()].state is State.GONE
         assert now[key(incarnation=2)].state is State.RUNNING
 
-    async def test_what_cannot_be_made_is_said_and_the_rest_can_be_torn_down(self, rig: Rig) -> None:
+    async def test_a_task_that_cannot_be_made_is_named_and_the_rest_can_be_torn_down(self, rig: Rig) -> None:
         with pytest.raises(errors.Unavailable) as refused:
             await rig.backend.launch([rig.sleeper(key(0)), rig.unlaunchable(key(1)), rig.sleeper(key(2))])
         assert refused.value.message
         await rig.backend.kill([key(0), key(1), key(2)])
         await until(rig, lambda now: all(one.state is State.GONE for one in now.values()), "all of it is torn down")
 
-    async def test_a_restarted_server_finds_what_runs_and_what_ended(self, rig: Rig) -> None:
+    async def test_a_restarted_server_finds_running_and_ended_tasks(self, rig: Rig) -> None:
         await rig.backend.launch([rig.sleeper(key(0)), rig.exiter(key(1), 3)])
         await until_state(rig, key(1), State.GONE)
         await rig.reopen()
@@ -228,7 +228,7 @@ class Contract:
             assert leftover.stream
             leftover.path.read_bytes()
 
-    async def test_no_command_runs_in_what_is_not_there(self, rig: Rig) -> None:
+    async def test_no_command_runs_in_a_task_that_is_not_there(self, rig: Rig) -> None:
         with pytest.raises(errors.Conflict):
             await rig.backend.exec(key(7), ["true"])
         await rig.backend.launch([rig.exiter(key(), 0)])

@@ -113,13 +113,13 @@ def test_a_signal_is_a_code_past_128(rig: FakeRig) -> None:
     assert (look(rig).exit.code, look(rig).exit.cause) == (137, Cause.SIGNAL)
 
 
-def test_what_vanishes_leaves_no_record(rig: FakeRig) -> None:
+def test_a_task_that_vanishes_leaves_no_record(rig: FakeRig) -> None:
     rig.world.make(rig.does(KEY, fake.Behaviour(runs_s=9, vanishes_s=3)))
     rig.now += 20
     assert (look(rig).state, look(rig).exit) == (State.GONE, None)
 
 
-def test_what_an_agent_abandons_runs_until_it_is_killed(rig: FakeRig) -> None:
+def test_processes_that_an_agent_abandons_run_until_they_are_killed(rig: FakeRig) -> None:
     rig.world.make(rig.does(KEY, fake.Behaviour(abandons_s=3)))
     rig.now += 20
     assert look(rig).state is State.ENDED
@@ -127,7 +127,7 @@ def test_what_an_agent_abandons_runs_until_it_is_killed(rig: FakeRig) -> None:
     assert look(rig).state is State.GONE
 
 
-async def test_a_lost_machine_shows_what_was_last_known_and_kills_nothing(rig: FakeRig) -> None:
+async def test_a_lost_machine_shows_its_last_known_state_and_kills_nothing(rig: FakeRig) -> None:
     rig.world.make(rig.does(KEY, fake.Behaviour(runs_s=5)))
     rig.world.lose("n0")
     rig.now += 50
@@ -140,7 +140,7 @@ async def test_a_lost_machine_shows_what_was_last_known_and_kills_nothing(rig: F
     assert look(rig).exit.at == 1005.0, "it ran on meanwhile"
 
 
-def test_what_ran_on_a_machine_that_is_declared_gone_is_gone(rig: FakeRig) -> None:
+def test_tasks_of_a_machine_that_is_declared_gone_are_gone(rig: FakeRig) -> None:
     rig.world.make(rig.does(KEY, fake.Behaviour()))
     rig.world.lose("n0")
     rig.world.remove("n0")

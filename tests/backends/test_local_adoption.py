@@ -36,7 +36,7 @@ asyncio.run(main())
 """
 
 
-async def test_what_a_killed_server_had_started_is_adopted(rig: local_rig.LocalRig) -> None:
+async def test_tasks_that_a_killed_server_had_started_are_adopted(rig: local_rig.LocalRig) -> None:
     root = Path(__file__).parent.parent.parent
     argv = [sys.executable, "-c", SERVER, str(rig.home), *map(str, CODES)]
     inherited = os.open(root, os.O_RDONLY)
@@ -153,7 +153,7 @@ async def test_a_key_that_no_server_made_becomes_no_path(rig: local_rig.LocalRig
     assert not any((rig.home / "tasks").rglob("*"))
 
 
-async def test_what_a_task_has_left_is_offered_without_its_links(rig: local_rig.LocalRig) -> None:
+async def test_files_that_a_task_has_left_are_offered_without_its_links(rig: local_rig.LocalRig) -> None:
     hostile = (
         "echo out; mkdir -p report; echo x >report/metrics-0.bin; ln -s /etc/passwd stderr.0; "
         "ln -s /etc/passwd report/metrics-1.bin; echo no >stdout.x; mkdir stdout.7"

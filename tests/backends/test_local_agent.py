@@ -99,7 +99,7 @@ async def test_the_agent_and_the_backend_agree_that_a_child_was_killed_for_memor
     assert 48 * MIB < peak <= 128 * MIB, "it came to its limit, the agent beside it"
 
 
-def test_what_the_backend_writes_is_what_the_agent_reads() -> None:
+def test_the_agent_reads_the_files_that_the_backend_writes() -> None:
     """Every field of an assignment is one that the agent's own page names, and none is forgotten there."""
     page = (Path(__file__).parent.parent.parent / "docs" / "agent-protocol.md").read_text()
     unnamed = [name for name in assignments.Assignment.__struct_fields__ if f"`{name}`" not in page]

@@ -58,7 +58,7 @@ async def test_all_of_a_large_output_arrives_and_a_slow_reader_holds_it_back(rig
     }
 
 
-async def test_what_was_written_before_the_end_arrives_however_late_it_is_read(rig: local_rig.LocalRig) -> None:
+async def test_output_from_before_the_end_arrives_however_late_it_is_read(rig: local_rig.LocalRig) -> None:
     """More pieces than are queued: when the command has ended, the last of them are in the pipe still."""
     await running(rig)
     pieces = "i=0; while [ $i -lt 60 ]; do echo $i; i=$((i+1)); sleep 0.005; done; echo >finished"

@@ -120,7 +120,7 @@ async def test_a_task_whose_agent_was_killed_is_not_gone_before_its_last_process
     assert await rig.left() == []
 
 
-async def test_a_command_run_inside_takes_along_what_it_has_let_go(rig: Rig) -> None:
+async def test_a_command_run_inside_takes_along_processes_that_it_has_let_go(rig: Rig) -> None:
     await rig.backend.launch([rig.launch_of(KEY, local_rig.IMMUNE)])
     await rig.until((rig.directory(KEY) / "env.json").exists, "it runs")
     await rig.backend.exec(KEY, [sys.executable, "-I", "-S", "-c", ESCAPE, "orphan"])
@@ -142,7 +142,7 @@ def children_of(parent: int) -> list[int]:
     return [seen.pid for seen in found if seen is not None and seen.parent == parent]
 
 
-async def test_the_limit_mark_hinders_nobody(rig: Rig) -> None:
+async def test_the_limit_mark_hinders_no_process(rig: Rig) -> None:
     """It is a soft limit: a program may set its own, and the hard one is as it was."""
     say = "import resource, os; print(*resource.getrlimit(resource.RLIMIT_RTTIME))"
     await rig.backend.launch([rig.launch_of(KEY, [sys.executable, "-I", "-S", "-c", say])])

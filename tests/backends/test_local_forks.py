@@ -53,7 +53,7 @@ def test_pids_are_given_out_in_a_circle(last: int, now: int, expected: list[int]
     assert [pid for pids in forks.between(last, now, 100) for pid in pids] == expected
 
 
-def test_a_series_has_what_is_started_and_ends_when_nothing_is() -> None:
+def test_a_series_has_the_started_processes_and_ends_when_none_is_left() -> None:
     assert forks.usable()
     series = forks.Series()
     thread = threading.Thread(target=time.sleep, args=(0,))
@@ -86,7 +86,9 @@ def test_nothing_is_proven_to_be_nothing() -> None:
     assert any(processes.remains({MARK}) == processes.Remains({MARK: []}, proven=True) for _ in range(20))
 
 
-def test_what_is_started_behind_a_pass_is_seen(home: Path, monkeypatch: pytest.MonkeyPatch, spawned: list[int]) -> None:
+def test_a_process_that_is_started_behind_a_pass_is_seen(
+    home: Path, monkeypatch: pytest.MonkeyPatch, spawned: list[int]
+) -> None:
     """It changed its number when the pass was over, and others were started after it: it is not among the newest."""
     members, passes = processes.members, []
 

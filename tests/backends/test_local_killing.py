@@ -146,7 +146,7 @@ async def test_one_look_that_finds_nothing_is_not_enough(
     assert (await contract.seen(rig))[KEY].state is State.ENDED
 
 
-async def test_a_new_server_knows_what_the_old_one_had_confirmed_and_what_not(rig: local_rig.LocalRig) -> None:
+async def test_a_new_server_knows_which_ends_the_old_one_had_confirmed(rig: local_rig.LocalRig) -> None:
     pids = await family(rig)
     kill_agent(rig)
     await rig.reopen()
@@ -194,7 +194,7 @@ def test_this_process_is_never_among_those_to_be_killed() -> None:
     assert processes.members({mark}, roots={mark: {os.getpid(), 1}})[mark] == []
 
 
-async def test_a_pid_that_was_used_again_is_nobody(home: Path, rigs: local_rig.Rigs) -> None:
+async def test_a_pid_that_was_used_again_is_not_the_task(home: Path, rigs: local_rig.Rigs) -> None:
     """The agent is dead, and its number belongs to a stranger by now."""
     rig = rigs(home, groups=cgroups.Cgroups())
     await rig.backend.launch([rig.sleeper(KEY)])

@@ -184,7 +184,7 @@ def test_the_mounts_are_found_with_our_place_in_each(tmp_path: Path) -> None:
     ]
 
 
-def test_a_group_that_nobody_can_enter_is_not_used(tmp_path: Path) -> None:
+def test_a_group_that_no_process_can_enter_is_not_used(tmp_path: Path) -> None:
     """Directories can be made, but they are none of the kernel's: nothing is left of the trial."""
     mount = cgroups.Mount(tmp_path, tmp_path / "own")
     (tmp_path / "own").mkdir()
@@ -329,7 +329,7 @@ VISIBLE = {None: [0, 1], "": [], "1": [1], "1,0": [0, 1], "GPU-a": [0], "1,7,0":
 
 
 @pytest.mark.parametrize(("variable", "left"), VISIBLE.items(), ids=repr)
-def test_what_is_hidden_from_the_server_is_not_handed_out(variable: str | None, left: list[int]) -> None:
+def test_devices_that_are_hidden_from_the_server_are_not_handed_out(variable: str | None, left: list[int]) -> None:
     assert [gpu.index for gpu in gpus.visible(TWO, variable)] == left
 
 

@@ -37,7 +37,7 @@ def test_names_of_jobs(server: live.LiveServer) -> None:
 
 
 @pytest.mark.parametrize("environ", [{}, {"OARLOCK_SERVER": "http://127.0.0.1:9"}, {"OARLOCK_SERVER": "ftp://"}])
-def test_nothing_where_nobody_answers(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_where_no_server_answers(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     assert offered("show", "d") == []

@@ -145,7 +145,7 @@ def test_a_script_that_is_ignored_is_missed_too(type_: Typed, work: Path) -> Non
     assert "left out of the snapshot" in err
 
 
-def test_what_is_left_out_is_said(type_: Typed, work: Path) -> None:
+def test_a_file_that_is_left_out_is_named(type_: Typed, work: Path) -> None:
     (work / ".gitignore").write_text("*.bin\n")
     (work / "model.bin").write_bytes(b"x")
     code, out, err = type_("run", "--dry-run", "--", "python", "train.py")

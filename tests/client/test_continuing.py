@@ -90,7 +90,7 @@ def test_the_fields_of_a_running_job_without_a_name_are_told() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "@5", "train@", "train@x", "train@-1", "train@1@2", "train@" + "9" * 19])
-def test_what_names_no_job_and_step(text: str) -> None:
+def test_words_that_name_no_job_and_step(text: str) -> None:
     with pytest.raises(errors.InvalidInput, match="not a job with a step"):
         verbs.continued_of(text)
 

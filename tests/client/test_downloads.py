@@ -53,7 +53,7 @@ def tree(root: Path) -> dict[bytes, bytes]:
     return {os.fsencode(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
-def test_what_a_job_left_comes_as_a_tree_and_only_once(job: jobs.Job, tmp_path: Path, download: Download) -> None:
+def test_the_files_of_a_job_come_as_a_tree_and_only_once(job: jobs.Job, tmp_path: Path, download: Download) -> None:
     heard: list[tuple[int, int]] = []
     to = tmp_path / "to"
     done = download("train", to=to, progress=lambda *told: heard.append(told))
@@ -138,7 +138,7 @@ class Cut:
         monkeypatch.setattr(jobfiles.Opened, "read", read)
 
 
-def test_what_was_cut_off_goes_on_where_it_stopped(
+def test_a_download_that_was_cut_off_goes_on_where_it_stopped(
     job: jobs.Job, tmp_path: Path, download: Download, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cut = Cut(4, monkeypatch)

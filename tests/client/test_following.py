@@ -25,7 +25,7 @@ def given(cursor: following.Cursor, *lines: storage.Line) -> list[str]:
     return [each.text + ("" if each.partial else "\n") for each in found if each is not None]
 
 
-def test_what_was_seen_is_not_given_again() -> None:
+def test_lines_that_were_seen_are_not_given_again() -> None:
     cursor = following.Cursor(requests.LogChoice())
     assert given(cursor, line(0, "a"), line(2, "b")) == ["a\n", "b\n"]
     assert given(cursor, line(0, "a"), line(2, "b"), line(4, "c")) == ["c\n"]
@@ -45,7 +45,7 @@ def test_a_line_without_an_end_comes_again_as_a_whole() -> None:
     assert given(cursor, line(0, "abcd"), line(5, "next")) == ["\n", "next\n"]
 
 
-def test_after_a_loss_only_what_may_be_missing_is_asked_for() -> None:
+def test_after_a_loss_only_lines_that_may_be_missing_are_asked_for() -> None:
     cursor = following.Cursor(requests.LogChoice(tail=5, role="worker"))
     assert cursor.choice() == requests.LogChoice(tail=5, role="worker")
     given(cursor, line(0, "a", at=1000.0), line(2, "b", at=2000.0))

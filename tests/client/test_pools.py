@@ -43,7 +43,7 @@ def test_a_pool_is_made_changed_looked_at_and_removed(server: live.LiveServer, n
             client.remove_pool("default")
 
 
-def test_what_is_left_out_is_not_sent_and_none_is() -> None:
+def test_a_field_that_is_left_out_is_not_sent_and_none_is() -> None:
     change = poolchanges.Change(reserve={"gpus": None}, limit=None)
     assert msgspec.json.encode(change) == b'{"reserve":{"gpus":null},"limit":null}'
 

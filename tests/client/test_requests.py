@@ -38,7 +38,7 @@ def test_a_job_s_name_can_never_become_another_path() -> None:
     assert requests.remove_token("a.b@c", "f0/..").path == "/api/v1/users/a.b@c/tokens/f0%2F.."
 
 
-def test_queries_leave_out_what_was_not_said() -> None:
+def test_queries_leave_out_parameters_that_were_not_given() -> None:
     choice = requests.LogChoice(tail=0, role="worker")
     assert requests.logs("j", choice).target() == "/api/v1/jobs/j/logs?role=worker&tail=0"
     assert requests.logs("j", choice, follow=True).query["follow"] == "true"
@@ -65,7 +65,7 @@ def test_every_error_comes_back_as_its_own_class(code: str) -> None:
         (418, b"", errors.OarlockError),
     ],
 )
-def test_what_is_no_error_of_ours_is_told_by_its_status(status: int, body: bytes, kind: type[Exception]) -> None:
+def test_an_error_of_another_server_is_told_by_its_status(status: int, body: bytes, kind: type[Exception]) -> None:
     found = failures.from_response(status, body)
     assert type(found) is kind
     assert found.message

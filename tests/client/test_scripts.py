@@ -67,7 +67,7 @@ def test_programs_may_be_python_files(tmp_path: Path, monkeypatch: pytest.Monkey
     scripts.check_program(["train.py"], tmp_path)
 
 
-def test_the_job_knows_what_the_snapshot_lacks(
+def test_the_job_knows_the_files_that_the_snapshot_lacks(
     server: live.LiveServer, tmp_path: Path, run: Callable[..., jobs.Job]
 ) -> None:
     place = tmp_path / "code"

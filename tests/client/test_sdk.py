@@ -170,7 +170,7 @@ def test_a_followed_log_goes_on_after_a_lost_server(server: live.LiveServer, new
     assert contacts[-1] is None
 
 
-def test_a_stream_without_news_is_opened_again_and_nobody_is_told(
+def test_a_stream_without_news_is_opened_again_without_a_word(
     server: live.LiveServer, monkeypatch: pytest.MonkeyPatch, new_client: driven.NewClient
 ) -> None:
     """A job that prints nothing for a minute is no lost server."""

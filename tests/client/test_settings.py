@@ -70,7 +70,7 @@ def test_a_damaged_file_is_named(home: Path, name: str, text: str, said: str) ->
 
 
 @pytest.mark.parametrize("url", ["ftp://x", "http://", "http://a b", "http://x\n"])
-def test_what_is_no_url_is_refused(home: Path, url: str) -> None:
+def test_a_text_that_is_not_a_url_is_refused(home: Path, url: str) -> None:
     if url.strip() == "http://x":
         assert told(home, {"server": url}).server == "http://x"
         return

@@ -253,7 +253,7 @@ async def test_a_server_that_does_not_lead_rests_until_it_leads() -> None:
         assert controller.wake_at() is None, controller.name
 
 
-async def test_a_stale_leader_does_not_kill_what_its_successor_has_made() -> None:
+async def test_a_stale_leader_does_not_kill_gangs_of_its_successor() -> None:
     """Its picture of the job is an attempt behind: the tasks it does not know are not its to end."""
     plant = Plant(machines=[machine("n0")])
     plant.behaviours["j-0001"] = RUNS

@@ -59,7 +59,7 @@ async def test_a_backend_with_containers_is_told_image_and_volumes(plant: Plant)
     assert [(volume.claim, volume.mount) for volume in told.volumes] == [("data", "/data")]
 
 
-async def test_a_job_that_is_killed_restarts_and_then_fails_and_says_who(plant: Plant) -> None:
+async def test_a_job_that_is_killed_restarts_and_then_fails_and_names_the_task(plant: Plant) -> None:
     plant.behaviours["j-0001/worker/1"] = KILLED
     plant.behaviours["j-0001"] = RUNS
     job_id = await plant.submit("{roles: {worker: {count: 2}}, max_restarts: 2, grace: 1s}")
@@ -258,7 +258,7 @@ async def test_the_first_job_does_not_wait_long_for_the_first_node(plant: Plant)
     await plant.until_phase(job_id, Phase.PROCESSING, within_s=2.0)
 
 
-async def test_a_lost_node_keeps_what_it_held_until_it_is_declared_gone() -> None:
+async def test_a_lost_node_keeps_its_holdings_until_it_is_declared_gone() -> None:
     plant = Plant(machines=[machine("n0", devices=1)])
     plant.behaviours["j-0001"] = RUNS
     job_id = await plant.submit("{roles: {worker: {gpus: 1}}}")
@@ -278,7 +278,7 @@ async def test_a_lost_node_keeps_what_it_held_until_it_is_declared_gone() -> Non
     assert [node.name for node in await plant.store.read(lambda view: view.nodes())] == ["n1"]
 
 
-async def test_a_hundred_jobs_share_what_there_is(plant: Plant) -> None:
+async def test_a_hundred_jobs_share_the_cluster(plant: Plant) -> None:
     ids = [await plant.submit("{roles: {worker: {cpus: 2}}}") for _ in range(100)]
     await plant.until_rest(within_s=300.0)
     assert set((await plant.phases()).values()) == {Phase.COMPLETED}
@@ -327,7 +327,7 @@ async def test_preemption_is_recorded_and_the_job_waits_again() -> None:
     assert (job.live.number, job.restarts) == (2, 0)
 
 
-async def test_a_claim_that_somebody_else_made_meanwhile_stops_one_launch_alone(plant: Plant) -> None:
+async def test_a_claim_that_another_gang_made_meanwhile_stops_one_launch_alone(plant: Plant) -> None:
 
     def greedy(snapshot: plans.Snapshot, now: float, memo: object) -> plans.Plan:
         """Forgets the holdings: both gangs get the first place."""

@@ -73,7 +73,7 @@ class Rig:
         return (await self.plant.job(job_id)).curve
 
 
-async def test_what_was_measured_at_a_shape_is_there_within_a_look() -> None:
+async def test_a_measurement_at_a_shape_is_there_within_a_look() -> None:
     rig = Rig()
     job_id = await rig.started(TWO, 2)
     await rig.reports(job_id, noise=700.0)

@@ -173,7 +173,7 @@ async def test_nothing_wakes_when_nothing_happens(house: House) -> None:
     assert ticker.ticks == before
 
 
-async def test_a_tick_that_fails_is_counted_and_tried_again_and_holds_up_nobody(house: House) -> None:
+async def test_a_tick_that_fails_is_counted_and_tried_again_and_holds_up_no_other(house: House) -> None:
     bad, good = Ticker("bad"), Ticker("good", wake_at=lambda: house.plant.clock() + 0.01)
 
     def fail() -> None:

@@ -42,7 +42,7 @@ async def test_a_job_that_asks_has_one_while_it_runs() -> None:
     assert (await one.plant.job(other)).live is not None or (await one.plant.job(other)).terminal
 
 
-async def test_a_server_after_another_removes_what_no_job_has() -> None:
+async def test_a_server_after_another_removes_boards_without_a_job() -> None:
     one = Watched()
     one.way.items["j-of-before"] = ""
     await one.run_for(8.0)

@@ -121,7 +121,7 @@ async def test_gangs_train_on_a_machine_that_became_so_slow_that_a_start_takes_m
     assert {*jobs, ""} == set(await yard.run_for(1500))
 
 
-async def test_where_both_fit_nobody_is_stopped() -> None:
+async def test_where_both_fit_no_gang_is_stopped() -> None:
     yard = Yard(devices=2)
     both = f"{await yard.submit(SHARES)} {await yard.submit(SHARES)}"
     assert turns(await yard.run_for(200)) == [both]

@@ -26,7 +26,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> dict[str, bool]:
     return fails
 
 
-def test_what_is_appended_is_there_and_a_later_reader_goes_on(tmp_path: Path) -> None:
+def test_appended_lines_are_there_and_a_later_reader_goes_on(tmp_path: Path) -> None:
     file = appending.AppendOnly(tmp_path / "new" / "file")
     assert (file.length, file.append(b"")) == (0, 0)
     assert (file.append(b"one"), file.append(b"two")) == (3, 6)

@@ -159,7 +159,7 @@ def test_a_sync_that_fails_is_no_acknowledgement(tmp_path: Path) -> None:
     ], err
 
 
-async def test_what_could_not_be_cut_back_is_cut_before_anything_new(
+async def test_bytes_that_could_not_be_cut_back_are_cut_before_anything_new(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The sync fails, and so does the cut that should undo it: the next append, though shorter, leaves no old bytes."""

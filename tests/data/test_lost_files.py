@@ -82,7 +82,7 @@ async def test_the_next_append_is_told_where_to_go_on(store: logfiles.DirectoryL
 
 
 @pytest.mark.parametrize("harm", HARMS)
-async def test_a_reader_is_told_what_is_missing(store: logfiles.DirectoryLogs, root: Path, harm) -> None:
+async def test_a_reader_is_told_of_the_missing_lines(store: logfiles.DirectoryLogs, root: Path, harm) -> None:
     await store.append(W0, "stdout.0", 0, TEXT, at=1)
     left = harm(root)
     *before, last = await shown(store)
@@ -91,9 +91,7 @@ async def test_a_reader_is_told_what_is_missing(store: logfiles.DirectoryLogs, r
     assert store.shortages(W0) == {"stdout.0": storage.Shortage(left, len(TEXT) - left)}, "its agent is asked again"
 
 
-async def test_a_follower_sees_the_lines_once_and_in_the_end_what_is_missing(
-    store: logfiles.DirectoryLogs, root: Path
-) -> None:
+async def test_a_follower_sees_the_lines_once_and_in_the_end_the_gap(store: logfiles.DirectoryLogs, root: Path) -> None:
     await store.append(W0, "stdout.0", 0, TEXT, at=1)
     until, found = asyncio.Event(), asyncio.Queue[str]()
 
@@ -113,7 +111,7 @@ async def test_a_follower_sees_the_lines_once_and_in_the_end_what_is_missing(
     assert [found.get_nowait() for _ in range(found.qsize())] == [streams.MISSING.format(len(TEXT) + 5 - 6)]
 
 
-async def test_the_next_server_knows_what_is_missing(store: logfiles.DirectoryLogs, root: Path) -> None:
+async def test_the_next_server_knows_the_missing_bytes(store: logfiles.DirectoryLogs, root: Path) -> None:
     await store.append(W0, "stdout.0", 0, TEXT, at=1)
     delete(root)
     assert await store.length(W0, "stdout.0") == 0

@@ -28,7 +28,7 @@ def test_the_last_asked_for_are_kept_and_the_others_forgotten() -> None:
     assert (c(), b(), d()) == (None, things.get("b"), things.get("d")), "asked for again is recent again"
 
 
-def test_what_is_in_use_is_the_only_one_of_its_name() -> None:
+def test_an_object_in_use_is_the_only_one_of_its_name() -> None:
     things = recent.Recent(Thing, most=1)
     used = things.get("a")
     for name in "bcd":
@@ -36,7 +36,7 @@ def test_what_is_in_use_is_the_only_one_of_its_name() -> None:
     assert things.get("a") is used
 
 
-def test_what_is_dropped_is_made_anew() -> None:
+def test_an_object_that_was_dropped_is_made_anew() -> None:
     things = recent.Recent(Thing)
     before = things.get("a")
     things.drop("a")

@@ -37,5 +37,5 @@ def node(**more: object) -> Node:
     ],
     ids=["plain", "lost", "shared", "tainted", "hint"],
 )
-def test_a_row_says_the_state_and_who_takes_what(machine: Node, row: list[str]) -> None:
+def test_a_row_says_the_state_and_the_amounts_of_each_holder(machine: Node, row: list[str]) -> None:
     assert nodecells.row(bodies.NodeState(machine, holdings.Resources(1000, 0, 1), ())) == row

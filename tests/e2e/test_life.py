@@ -213,7 +213,7 @@ def test_a_task_restarts_in_place_where_its_role_allows(shell: shells.Shell) -> 
     assert [task["incarnation"] for task in attempt["tasks"] if task["role"] == "ps"] == [2]
 
 
-def test_what_does_not_fit_now_waits_and_says_why(shell: shells.Shell) -> None:
+def test_a_job_that_does_not_fit_now_waits_and_says_why(shell: shells.Shell) -> None:
     cpus = os.cpu_count() or 1
     shell.do("run", "--detach", "--name", "holder", "--cpus", str(cpus), "--", "sleep", "1000")
     shell.wait_phase("holder", "PROCESSING")

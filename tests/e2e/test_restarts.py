@@ -84,7 +84,7 @@ def test_logs_that_were_deleted_under_the_server_come_again(shell: shells.Shell)
 
 
 @pytest.mark.long
-def test_a_restarted_server_adopts_what_runs(fresh: shells.Shell) -> None:
+def test_a_restarted_server_adopts_running_jobs(fresh: shells.Shell) -> None:
     """Killed in the middle: every line, metric and exit code arrives, once and in order."""
     fresh.write(
         "talks.py",

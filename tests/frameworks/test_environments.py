@@ -68,7 +68,7 @@ def test_torch_ranks_run_over_chief_and_workers() -> None:
 
 
 @pytest.mark.long
-def test_torch_gives_what_torchrun_gives(tmp_path: Path) -> None:
+def test_torch_gives_the_variables_of_torchrun(tmp_path: Path) -> None:
     """Every variable that torchrun sets for a worker is set by us too, with the same value where it names ranks."""
     script = tmp_path / "env.py"
     script.write_text("import json, os; print(json.dumps(dict(os.environ)))")
@@ -173,7 +173,7 @@ def test_another_life_is_told_nothing(attempt: int, incarnation: int) -> None:
         environments.rendezvous(one, attempts.TaskKey("j-1", attempt, "worker", 0, incarnation))
 
 
-def test_on_a_shared_device_nobody_takes_all_of_its_memory() -> None:
+def test_on_a_shared_device_no_job_takes_all_of_its_memory() -> None:
     """Both take it at their start, unless they are told otherwise."""
     half = {"worker": jobfile.Role(gpus=0.5, nproc=2)}
     assert told(job("jax", half), "worker", 0)[1]["XLA_PYTHON_CLIENT_MEM_FRACTION"] == "0.225"

@@ -26,7 +26,7 @@ def noticed(play: script.Play) -> list[events.AnyEvent]:
     return noticing.notices(play.job, list(play.shown.values()))
 
 
-def test_what_is_known_is_not_told_again() -> None:
+def test_a_known_fact_is_not_told_again() -> None:
     assert noticed(deploying()) == []
 
 
@@ -60,7 +60,7 @@ def test_a_task_that_was_not_made_is_not_missed() -> None:
 
 
 @pytest.mark.parametrize("detail", ["pulling the image", "0 of 3 layers"])
-def test_what_a_task_waits_for_while_it_is_deployed(detail: str) -> None:
+def test_the_reason_for_which_a_task_waits_while_it_is_deployed(detail: str) -> None:
     play = deploying()
     play.run(f"see worker-1 RUNNING detail='{detail}'")
     assert noticed(play) == [events.TaskReported(**OF, detail=detail)]
@@ -68,7 +68,7 @@ def test_what_a_task_waits_for_while_it_is_deployed(detail: str) -> None:
     assert noticed(play) == [], "the same words are told once"
 
 
-def test_what_a_registered_task_waits_for_is_its_agents_to_tell() -> None:
+def test_the_agent_tells_for_which_reason_a_registered_task_waits() -> None:
     play = deploying()
     play.run("register worker-1")
     play.run("see worker-1 RUNNING detail='pulling the image'")

@@ -94,7 +94,7 @@ def test_stacks_are_believed_for_the_present_request_and_once() -> None:
     assert stepping.step(told, events.StacksTaken(**of, request=1), play.now) is told
 
 
-def test_what_is_told_of_a_task_is_in_its_record_alone() -> None:
+def test_facts_about_a_task_are_in_its_record_alone() -> None:
     play = launched("register worker-0 worker-1", "report worker-1 PROCESSING")
     of = {"key": attempts.TaskKey(play.job.id, 1, "worker", 1, 1)}
     kept = attempts.Kept(files=2, bytes=100)
@@ -299,7 +299,7 @@ def test_a_detail_is_of_the_phase_in_which_it_was_told() -> None:
     assert play.live.tasks[0].detail == ""
 
 
-def test_a_stop_that_nobody_here_decided_is_the_platforms_doing() -> None:
+def test_a_stop_without_a_decision_here_is_the_platforms_doing() -> None:
     """A drained node, say: the attempt fails, and no restart of the job's is spent."""
     play = launched("register worker-0 worker-1", "report worker-0 PROCESSING", "exit worker-0 stopped")
     how = play.live.tasks[0].exit
@@ -352,7 +352,7 @@ def test_a_job_began_when_its_first_attempt_did() -> None:
     assert play.job.started_at == script.START + 3
 
 
-def test_the_end_of_a_task_that_nobody_saw_is_that_of_a_killed_one_where_a_stop_was_wanted() -> None:
+def test_an_end_that_was_not_seen_is_a_kill_where_a_stop_was_wanted() -> None:
     for stopped, how in (("after 1", (1, "platform")), ("intend preempt", (137, "stopped"))):
         play = launched("register worker-0 worker-1", stopped, "gone worker-0")
         ended = play.live.tasks[0].exit
@@ -367,7 +367,7 @@ def test_a_good_end_before_the_barrier_is_none() -> None:
     assert (how.cause, how.reason, play.live.tasks[0].phase) == ("platform", "not_admitted", "FAILED")
 
 
-def test_what_a_task_waited_for_is_over_when_it_registers() -> None:
+def test_the_wait_of_a_task_is_over_when_it_registers() -> None:
     play = launched("report worker-0 DOWNLOADING detail=3/7", "register worker-0")
     assert play.live.tasks[0].detail == ""
 

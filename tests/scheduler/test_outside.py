@@ -36,7 +36,7 @@ def _code() -> str:
     return str(code)
 
 
-def test_it_prints_what_the_page_says(printed: list[str]) -> None:
+def test_it_prints_the_output_of_the_page(printed: list[str]) -> None:
     (shown,) = re.findall(r"It prints\n\n```text\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     assert printed == shown.splitlines()
 

@@ -147,7 +147,7 @@ CROWD = lives.Kind(faults=False, most_nodes=3)
 
 @pytest.mark.parametrize("policy", ["fifo", "priority", "fair"])
 @pytest.mark.parametrize("seed", range(3))
-def test_where_nothing_changes_nobody_is_stopped_for_ever(policy: str, seed: int) -> None:
+def test_where_nothing_changes_no_gang_is_stopped_for_ever(policy: str, seed: int) -> None:
     """A crowd that neither grows nor ends comes to rest: no gang takes another's place and gives it back."""
     life = crowded(policy, seed)
     stopped = [len(still(life).preemptions) for _ in range(150)]
@@ -206,7 +206,7 @@ def test_no_gang_stops_its_own_preemptor(rounds: int) -> None:
     assert all(count <= max(1, starts[by]) for (by, _), count in pairs.items())
 
 
-def test_a_round_touches_nobody_where_it_must_not() -> None:
+def test_a_round_touches_no_gang_that_it_must_not_touch() -> None:
     """The same crowd: others are stopped in a round, and only there."""
     touching, quiet = Counter[str](), Counter[str]()
     for seed in range(10):

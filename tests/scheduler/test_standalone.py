@@ -196,7 +196,7 @@ def test_running_jobs_are_touched_once_a_round() -> None:
     assert (change.what, change.allocation) == (standalone.What.RESIZE, ["n0"] * 4 + ["n1"] * 4)
 
 
-def test_a_tick_says_what_is_to_be_done() -> None:
+def test_a_tick_returns_the_actions() -> None:
     found = cluster(count=1, min_runtime_s=0.0)
     found.submit(standalone.gang("a", 0.0, most=4), 0.0)
     assert [(one.job, one.what, len(one.holdings)) for one in found.tick(0.0).changes] == [("a", "start", 4)]

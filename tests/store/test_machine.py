@@ -47,12 +47,12 @@ def compare(make: Callable[[], stores.Store], settings: hypothesis.settings) -> 
 
 
 @pytest.mark.parametrize("examples", marks.long_except([2], [2, 30]))
-def test_it_does_what_memory_does(make: Callable[[], stores.Store], examples: int) -> None:
+def test_it_agrees_with_memory(make: Callable[[], stores.Store], examples: int) -> None:
     compare(make, hypothesis.settings(max_examples=examples, stateful_step_count=20, deadline=None))
 
 
 @pytest.mark.soak
-def test_it_does_what_memory_does_for_long(make: Callable[[], stores.Store], seed: int) -> None:
+def test_it_agrees_with_memory_for_long(make: Callable[[], stores.Store], seed: int) -> None:
     class Machine(machine.StoreMachine):
         pass
 

@@ -85,7 +85,7 @@ def reflected(url: str) -> dict[str, dict[str, object]]:
     return found
 
 
-async def test_an_empty_database_gets_what_all_migrations_make(empty_url: str) -> None:
+async def test_an_empty_database_gets_the_tables_that_all_migrations_make(empty_url: str) -> None:
     await asyncio.to_thread(migrate, empty_url, schema.REVISION)
     migrated = await asyncio.to_thread(reflected, empty_url)
     assert len(migrated) == len(schema.metadata.tables) + 1

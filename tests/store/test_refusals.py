@@ -123,7 +123,7 @@ def store(request: pytest.FixtureRequest) -> stores.Store:
     return request.getfixturevalue(request.param)
 
 
-async def test_each_rule_says_what_is_wrong_and_what_to_do(store: stores.Store) -> None:
+async def test_each_rule_names_the_fault_and_the_next_step(store: stores.Store) -> None:
     await store.write(prepared)
     found = [await refused(store, name, change) for name, change in RULES.items()]
     found.append(await refused(store, "a leader before the first", lambda t: None, epoch=0))
@@ -158,7 +158,7 @@ TABLES: dict[str, Change] = {
 }
 
 
-async def test_the_tables_refuse_what_the_look_before_has_missed(sqlite_store: database.SqlStore) -> None:
+async def test_the_tables_refuse_faults_that_the_look_before_has_missed(sqlite_store: database.SqlStore) -> None:
     await sqlite_store.write(prepared)
     seq = await sqlite_store.read(lambda v: v.last_seq())
     expect("tables.txt", [await refused(sqlite_store, name, change) for name, change in TABLES.items()])

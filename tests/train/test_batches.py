@@ -68,7 +68,7 @@ def test_a_position_that_is_loaded_while_batches_are_read_is_taken_up_at_once() 
     assert taken(batches, 3) == first
 
 
-def test_with_another_number_of_ranks_the_rest_of_the_epoch_is_what_was_left() -> None:
+def test_with_another_number_of_ranks_the_epoch_goes_on_with_its_rest() -> None:
     two = crew(48, 4, 2)
     before = [index for member in two for batch in taken(member, 3) for index in batch]
     three = crew(48, 4, 3)
@@ -121,7 +121,7 @@ def test_a_dataset_read_ahead_resumes_with_the_same_random_numbers(workers: int)
     assert len({float(number) for batch in begun for number in batch["torch"]}) == 32
 
 
-def test_what_has_no_position_or_makes_no_batch_is_refused() -> None:
+def test_data_without_a_position_or_a_batch_is_refused() -> None:
     with pytest.raises(errors.StateError, match=r"no length .* session\.steps\(iterable\)"):
         Batches(iter([1]), 1, world=World(0, 1, 0, CPU))
     with pytest.raises(errors.StateError, match="10 examples are too few for batches of 6 on 2 ranks"):

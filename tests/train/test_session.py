@@ -110,7 +110,7 @@ def test_a_platform_that_offers_nothing_wants_a_fresh_start(tmp_path: Path, monk
     assert diary(tmp_path).count("before 1") == 2
 
 
-def test_a_platform_s_offer_comes_before_what_is_newest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_platform_s_offer_comes_before_the_newest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scripts.count(tmp_path, every_steps=2)
     offered = tmp_path / "checkpoints" / "attempt-1-round-1-step-2"
     monkeypatch.setenv("OARLOCK_RESTORE", os.pathsep.join([str(tmp_path / "gone"), str(offered)]))
@@ -148,7 +148,7 @@ def test_resume_false_begins_at_the_first_step_and_the_next_resumes_from_that(tm
     assert diary(tmp_path)[-4:-1] == ["before 3", "after 3", "checkpoint attempt-3-round-1-step-3"]
 
 
-def test_state_that_the_checkpoint_lacks_is_an_error_and_what_it_has_too_much_is_said(
+def test_state_that_the_checkpoint_lacks_is_an_error_and_surplus_state_is_named(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     scripts.count(tmp_path)
@@ -168,7 +168,7 @@ def test_state_that_the_checkpoint_lacks_is_an_error_and_what_it_has_too_much_is
     assert "also holds model, which this session does not use" in capfd.readouterr().err
 
 
-def test_what_cannot_be_kept_is_refused_at_once() -> None:
+def test_state_that_cannot_be_kept_is_refused_at_once() -> None:
     with pytest.raises(errors.StateError, match="answer is a int without state_dict"):
         train.Session(answer=42)
     batches = train.Batches(scripts.examples(), 5)

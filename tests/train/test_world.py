@@ -44,7 +44,7 @@ def test_alone_there_is_a_world_of_one_and_no_process_group() -> None:
         ({"RANK": "2", "WORLD_SIZE": "2", "MASTER_ADDR": "x", "MASTER_PORT": "1"}, "RANK=2 is not one of WORLD_SIZE=2"),
     ],
 )
-def test_half_an_address_is_an_error_that_says_what_is_missing(
+def test_half_an_address_is_an_error_that_names_the_missing_part(
     monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], message: str
 ) -> None:
     for name, value in environment.items():

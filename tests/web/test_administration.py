@@ -125,7 +125,7 @@ def test_the_shown_settings_have_no_password() -> None:
     assert told.shown["policy"] == told.policy
 
 
-async def test_menus_show_only_what_the_right_allows(rig: browsers.WebRig) -> None:
+async def test_menus_show_only_entries_that_the_right_allows(rig: browsers.WebRig) -> None:
     async with rig.browser("vera") as browser:
         page = (await browser.get("/")).text
     assert 'href="/submit"' not in page

@@ -60,7 +60,7 @@ def test_stacks_of_forked_and_spawned_children(make_rig, python):
     assert "0" in rig.server.stacks[-1]["stacks"]
 
 
-def test_no_signal_to_who_would_die_of_it_or_wants_it_for_himself(rig):
+def test_a_process_that_would_die_of_the_signal_or_uses_it_gets_none(rig):
     """A Python that became another program, one that took SIGUSR2, one that closed every file."""
     own = "import os, signal, sys, time\n"
     scripts = {

@@ -32,7 +32,7 @@ def expected(count: int) -> bytes:
     return b"".join(b"%d %s\n" % (n, b"x" * (n % 97)) for n in range(1, count + 1))
 
 
-def test_what_the_server_has_lost_is_sent_again_though_nothing_new_was_written(rig):
+def test_lines_that_the_server_has_lost_are_sent_again_though_none_is_new(rig):
     rig.begin(f"echo one; echo two; echo > $OUTSIDE/said; {AWAIT_GO}; echo three")
     rig.server.wait_for(lambda: rig.server.logs["stdout.0"] == b"one\ntwo\n")
     with rig.server.changed:

@@ -14,7 +14,7 @@ from oarlock.agent import agentstate, assignment, journal
 from oarlock.agent.protocol import blanking, client, shipping, stream
 
 
-def test_what_stumbles_goes_on_and_a_start_meanwhile_makes_no_second_thread(
+def test_a_thread_that_fails_goes_on_and_a_start_meanwhile_makes_no_second_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shipping, "STUMBLED_PAUSE_S", 0.0)
@@ -186,7 +186,7 @@ ANSWERS = {  # to a batch of five bytes -> acknowledged, refusals, whether the j
 
 
 @pytest.mark.parametrize("case", ANSWERS)
-def test_the_servers_length_is_what_counts(rigged: Rig, case: str) -> None:
+def test_the_servers_length_counts(rigged: Rig, case: str) -> None:
     status, value, acknowledged, refusals, said = ANSWERS[case]
     (rigged.folder / "stdout.0").write_bytes(b"12345")
     rigged.server.answers = [(status, value)]
@@ -250,7 +250,7 @@ def test_an_exit_that_is_refused_is_told_alone_and_not_for_ever(rigged: Rig) -> 
     assert rigged.journal().count("a report was refused with 400: a bad field") == 3
 
 
-def test_what_the_server_lost_is_sent_again(rigged: Rig) -> None:
+def test_bytes_that_the_server_lost_are_sent_again(rigged: Rig) -> None:
     (rigged.folder / "stdout.0").write_bytes(b"12345")
     rigged.turn()
     rigged.server.stored["/logs/stdout.0"] = bytearray(b"12")

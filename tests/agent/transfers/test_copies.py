@@ -113,7 +113,7 @@ def test_a_checkpoint_is_copied_before_the_server_hears_of_it(rig, bucket):
     assert rig.server.exits() == [record]
 
 
-def test_what_the_library_removes_meanwhile_is_copied_all_the_same(rig, bucket):
+def test_files_that_the_library_removes_meanwhile_are_copied_all_the_same(rig, bucket):
     """And of those that wait only the newest: an upload that is slower than the saves does not fall behind."""
     (bucket.root / "hold").touch()
     script = """

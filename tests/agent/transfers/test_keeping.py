@@ -24,7 +24,7 @@ def kept(rig):
 
 
 @EVERY_PYTHON
-def test_a_good_end_waits_for_what_is_kept(make_rig, python):
+def test_a_good_end_waits_for_the_files_to_keep(make_rig, python):
     rig = make_rig(python)
     record = rig.run("echo new > made", helper=helper(rig), keep=KEEP)
     assert record["code"] == 0
@@ -57,7 +57,7 @@ def test_a_failure_is_told_before_its_files_are_kept(rig):
     assert kept(rig) == [{"files": 1, "bytes": 2}]
 
 
-def test_what_a_stopped_process_left_is_kept_within_the_grace(rig):
+def test_files_of_a_stopped_process_are_kept_within_the_grace(rig):
     rig.begin("trap 'echo bye > made; exit 0' TERM; echo up > $OUTSIDE/up; for _ in $(seq 1200); do sleep 0.05; done",
               helper=helper(rig), keep=KEEP)  # fmt: skip
     rig.wait_for_file("up")

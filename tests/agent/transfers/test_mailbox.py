@@ -92,7 +92,7 @@ def test_a_helper_that_dies_is_noticed(rig):
     (rig.outside / "go").touch()
 
 
-def test_a_stop_ends_what_the_helper_does(rig):
+def test_a_stop_ends_the_work_of_the_helper(rig):
     with helper(rig):
         rig.begin(WRITES, grace_s=0.1, **fields(rig))
         rigs.until(lambda: asked(rig), "the helper is asked")

@@ -27,7 +27,9 @@ async def test_health_and_readiness(rig: rigs.Rig) -> None:
     assert (answer.status_code, answer.json()["problems"]) == (503, {"store": "the disk is full"})
 
 
-async def test_readiness_names_what_hangs_fails_or_lacks(rig: rigs.Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_readiness_names_the_part_that_hangs_fails_or_lacks(
+    rig: rigs.Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(health, "PART_S", 0.05)
     monkeypatch.setattr(health, "KEPT_S", 0.0)
 
@@ -119,7 +121,7 @@ async def test_metrics_from_elsewhere_need_an_administrator(rig: rigs.Rig) -> No
     assert statuses == [401, 403, 200]
 
 
-async def test_the_server_says_what_it_is(rig: rigs.Rig) -> None:
+async def test_the_server_names_its_backend_and_the_right_of_the_user(rig: rigs.Rig) -> None:
     async with rig.as_user("ann") as http:
         said = (await http.get("/api/v1/server")).json()
     assert (said["user"], said["right"], said["backend"], said["local"]) == ("ann", "user", "local", True)

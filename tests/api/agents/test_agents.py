@@ -80,7 +80,7 @@ async def test_no_agent_of_an_earlier_life_is_heard(rig: rigs.Rig) -> None:
     assert await rig.logs.streams(key.job) == []
 
 
-async def test_the_fence_is_in_the_transaction_not_in_what_was_read_before(
+async def test_the_fence_is_in_the_transaction_not_in_an_earlier_read(
     rig: rigs.Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = await gang(rig, 1)
@@ -218,7 +218,7 @@ async def test_a_step_that_was_told_just_before_the_end_counts(rig: rigs.Rig) ->
     assert (await rig.store.read(lambda view: view.job(key.job))).reached_step == 7
 
 
-async def test_what_a_process_says_of_its_speed_is_kept_where_it_can_be_meant(rig: rigs.Rig) -> None:
+async def test_a_speed_that_a_process_reports_is_kept_where_it_is_valid(rig: rigs.Rig) -> None:
     job = await gang(rig, 1)
     key = rigs.key_of(job)
     await register(rig, key)

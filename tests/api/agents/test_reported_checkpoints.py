@@ -122,7 +122,7 @@ async def test_a_job_with_a_place_of_its_own_reports_from_there(rig: rigs.Rig, t
     assert await shown(rig, job) == [3]
 
 
-async def test_what_the_library_has_removed_is_not_shown_nor_kept_in_the_record(rig: rigs.Rig) -> None:
+async def test_checkpoints_that_the_library_removed_are_not_shown_nor_kept_in_the_record(rig: rigs.Rig) -> None:
     """Nine were reported with `keep: 4`; five of them were listed and were not there."""
     job = await gang(rig, 1, checkpoint={"keep": 4})
     paths = {}

@@ -81,7 +81,7 @@ async def test_administrators_alone_change_pools(rig: rigs.Rig, who: str) -> Non
     assert list(await by_name(rig)) == ["default"]
 
 
-async def test_a_change_of_what_somebody_else_has_changed_is_refused(rig: rigs.Rig) -> None:
+async def test_a_change_of_a_pool_that_has_changed_meanwhile_is_refused(rig: rigs.Rig) -> None:
     await change(rig, "a", share=2)
     assert (await change(rig, "a", share=3, version=1)).json()["version"] == 2
     late = await change(rig, "a", share=4, version=1)

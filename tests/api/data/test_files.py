@@ -173,7 +173,7 @@ async def test_a_part_may_be_asked_for(rig: rigs.Rig, asked: str, status: int, c
         assert (stale.status_code, stale.content) == (200, b"0123456789"), "of a file that has changed all is sent"
 
 
-async def test_what_the_job_file_sends_elsewhere_is_named_and_not_read(rig: rigs.Rig) -> None:
+async def test_files_that_the_job_file_sends_elsewhere_are_named_and_not_read(rig: rigs.Rig) -> None:
     job = await rig.submit("ann", name="far", results="/etc", checkpoint={"to": "s3://bucket/ckpt"})
     async with rig.as_user("ann") as http:
         found = (await http.get("/api/v1/jobs/far/files")).json()
@@ -185,7 +185,7 @@ async def test_what_the_job_file_sends_elsewhere_is_named_and_not_read(rig: rigs
         assert (await http.get("/api/v1/jobs/far/file?path=results/passwd")).status_code == 404
 
 
-async def test_what_a_task_kept_is_in_its_record_and_bounded(rig: rigs.Rig) -> None:
+async def test_the_files_a_task_kept_are_in_its_record_and_bounded(rig: rigs.Rig) -> None:
     job = await rig.launch(await rig.submit("ann", name="train"))
     key = rigs.key_of(job)
     where = {"key": attempts.TaskKey(job.id, 1, "worker", 0, 1)}

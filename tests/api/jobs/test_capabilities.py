@@ -30,7 +30,7 @@ def spec(fields: dict[str, Any]) -> jobfile.JobSpec:
         ({"framework": "jax"}, "image"),
     ],
 )
-def test_pods_refuse_what_they_cannot_honour(fields: dict[str, Any], path: str) -> None:
+def test_pods_refuse_fields_that_they_cannot_honour(fields: dict[str, Any], path: str) -> None:
     with pytest.raises(errors.Unsupported) as raised:
         capabilities.refuse(spec(fields), PODS, "kubernetes")
     assert raised.value.path == path

@@ -43,7 +43,7 @@ REFUSED: list[tuple[Callable[[jobfile.InPlace], jobfile.InPlace], str]] = [
 
 
 @pytest.mark.parametrize(("change", "said"), REFUSED)
-async def test_what_may_be_another_directory_is_refused(
+async def test_a_path_that_may_be_another_directory_is_refused(
     rig: rigs.Rig, tmp_path: Path, change: Callable[[jobfile.InPlace], jobfile.InPlace], said: str
 ) -> None:
     answer = await post(rig, change(directories.identity(tmp_path)))
@@ -59,7 +59,7 @@ async def test_a_backend_that_cannot_do_it_refuses(tmp_path: Path) -> None:
     await inplace.refuse(directories.identity(tmp_path), capabilities.LOCAL, "local")
 
 
-async def test_what_was_left_out_is_remembered_within_bounds(rig: rigs.Rig) -> None:
+async def test_names_that_were_left_out_are_remembered_within_bounds(rig: rigs.Rig) -> None:
     async with rig.as_user("ann") as http:
         lost = [{"path": "data/", "why": ".gitignore"}]
         answer = await http.post("/api/v1/jobs", json={"spec": {"command": "true"}, "left_out": lost})

@@ -237,7 +237,7 @@ async def test_halt_resume_cancel_and_forget(rig: rigs.Rig) -> None:
     assert not place.exists(), "its checkpoints in the server's own place go with it"
 
 
-async def test_what_could_not_be_forgotten_can_be_asked_for_again(
+async def test_a_job_that_could_not_be_forgotten_can_be_asked_for_again(
     rig: rigs.Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = await rig.submit(name="digits")
@@ -359,7 +359,7 @@ async def test_a_secret_that_others_can_read_is_refused_and_not_waited_for(rig: 
     assert taken.status_code == 201
 
 
-async def test_exec_into_what_does_not_run_says_what_to_do_instead(rig: rigs.Rig) -> None:
+async def test_exec_into_a_task_that_does_not_run_names_the_next_step(rig: rigs.Rig) -> None:
     job = await rig.submit(name="digits")
     assert execution.instead(job) == "It waits. See why: oarlock why digits"
     halted = msgspec.structs.replace(job, phase=phases.Phase.HALTED)

@@ -163,7 +163,7 @@ async def test_why_a_job_has_ended(rig: rigs.Rig) -> None:
 @pytest.mark.parametrize(
     ("intent", "phase", "says"), [("halt", "HALTED", "Halted"), ("cancel", "CANCELED", "Canceled")]
 )
-async def test_why_somebody_stopped_it_is_a_sentence(rig: rigs.Rig, intent: str, phase: str, says: str) -> None:
+async def test_the_reason_of_a_stop_is_a_sentence(rig: rigs.Rig, intent: str, phase: str, says: str) -> None:
     job = await rig.submit(name="digits")
     async with rig.as_user("ann") as client:
         await client.put(f"/api/v1/jobs/{job.id}/intent", json={"intent": intent})
@@ -264,7 +264,7 @@ async def test_one_forecast_is_made_of_one_state(rig: rigs.Rig, monkeypatch: pyt
     assert made == 2, "a line was written since"
 
 
-async def test_where_one_plan_takes_too_long_nobody_is_kept_waiting(
+async def test_where_one_plan_takes_too_long_the_answer_comes_without_it(
     rig: rigs.Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A cluster of ten thousand nodes: what was written down last is told, and one forecast serves for a while."""
@@ -347,7 +347,7 @@ async def test_manifests_are_those_of_a_cluster(rig: rigs.Rig) -> None:
     assert await rig.store.read(lambda view: view.active()) == []
 
 
-async def test_a_size_fills_what_a_job_takes(rig: rigs.Rig) -> None:
+async def test_a_size_fills_the_amounts_of_a_job(rig: rigs.Rig) -> None:
     async with rig.as_user("ann") as http:
         answer = await http.post("/api/v1/jobs", json=rigs.submission(size="1-h100"))
         error = answer.json()["error"]
@@ -421,7 +421,7 @@ async def test_decisions_come_from_the_log_however_long_it_is(rig: rigs.Rig) -> 
     assert found["complete"] is True
 
 
-async def test_what_was_compacted_away_is_said_to_be_missing(rig: rigs.Rig) -> None:
+async def test_events_that_were_compacted_are_said_to_be_missing(rig: rigs.Rig) -> None:
     job = await rig.submit(name="digits")
     await rig.happen(job.id, events.Refused(refusal=refusals.Refusal(code=refusals.Code.BEHIND, message="old")))
     seq = await rig.store.read(lambda view: view.last_seq())
@@ -432,7 +432,7 @@ async def test_what_was_compacted_away_is_said_to_be_missing(rig: rigs.Rig) -> N
     assert found["complete"] is False
 
 
-async def test_another_s_decisions_are_nobody_s_business(rig: rigs.Rig) -> None:
+async def test_decisions_about_jobs_of_others_are_not_shown(rig: rigs.Rig) -> None:
     job = await rig.submit("ann", name="digits")
     async with rig.as_user("bob") as http:
         assert (await http.get(f"/api/v1/jobs/{job.id}/decisions")).status_code == 404
@@ -441,7 +441,7 @@ async def test_another_s_decisions_are_nobody_s_business(rig: rigs.Rig) -> None:
 # Cost
 
 
-async def test_a_job_costs_what_it_held_for_as_long_as_it_held_it(rig: rigs.Rig) -> None:
+async def test_a_job_costs_its_holdings_for_as_long_as_it_held_them(rig: rigs.Rig) -> None:
     job = await rig.submit(name="digits")
     for attempt, price in ((1, 6.0), (2, 3.0)):
         claim = holdings.Holding(

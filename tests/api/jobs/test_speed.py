@@ -47,13 +47,13 @@ def test_sizes_that_were_measured_stand_beside_those_that_are_expected() -> None
     assert (found.unit, found.noise, found.per_s) == ("examples", 700.0, None)
 
 
-def test_what_does_not_fit_a_node_is_expected_on_several() -> None:
+def test_a_gang_that_does_not_fit_a_node_is_expected_on_several() -> None:
     sample = msgspec.structs.replace(MEASURED[1], devices=4)
     found = told("{roles: {worker: {count: 2, min: 1, max: 2, gpus: 4}}}", curves.Curve(model=MODEL, samples=(sample,)))
     assert [(one.devices, one.nodes, one.measured) for one in found.items] == [(4, 1, 7), (8, 2, 0)]
 
 
-def test_where_nobody_says_how_many_examples_steps_are_counted() -> None:
+def test_without_a_number_of_examples_steps_are_counted() -> None:
     sample = msgspec.structs.replace(MEASURED[1], local=0)
     found = told("{roles: {worker: {count: 2, gpus: 1}}}", curves.Curve(model=MODEL, samples=(sample,)))
     (point,) = found.items
@@ -66,7 +66,7 @@ def test_where_nobody_says_how_many_examples_steps_are_counted() -> None:
     assert [(one.devices, one.servers, one.measured > 0) for one in found.items] == [(1, 2, False), (2, 2, True)]
 
 
-async def test_it_is_read_by_whoever_may_see_the_job(rig: rigs.Rig) -> None:
+async def test_it_is_read_by_users_who_may_see_the_job(rig: rigs.Rig) -> None:
     job = await rig.submit(name="digits")
     async with rig.as_user("ann") as http:
         assert (await http.get("/api/v1/jobs/digits/speed")).json()["items"] == []

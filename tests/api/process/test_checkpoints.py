@@ -38,7 +38,7 @@ async def test_a_checkpoint_that_does_not_lie_here_is_not_good(
     await directories.delete(at(path))
 
 
-async def test_what_lies_here_without_a_manifest_is_gone_and_not_good(
+async def test_a_checkpoint_without_a_manifest_is_gone_and_not_good(
     directories: checkpoints.CheckpointDirectories, tmp_path: Path
 ) -> None:
     one = at(str(tmp_path / "attempt-1-round-1-step-1"))

@@ -112,7 +112,7 @@ async def test_nothing_of_a_job_but_its_name_is_told_to_others(rig: rigs.Rig, pr
     assert [word for word in planted_words if f"{MARK}-{word}" not in seen] == [], "a marker that is invisible"
 
 
-async def test_every_user_sees_which_user_pool_and_name_holds_what(rig: rigs.Rig, private: bool) -> None:
+async def test_every_user_sees_the_user_pool_and_name_of_each_holding(rig: rigs.Rig, private: bool) -> None:
     job = await planted(rig, Path(rig.services.about.home))
     waits = await rig.submit("bob", name="waits", roles={"worker": {"count": 1, "cpus": 8}})
     called = rig.services.forecaster.names.of(job)

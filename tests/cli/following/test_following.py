@@ -67,7 +67,7 @@ def test_stdout_is_the_output_and_the_exit_code_is_the_job_s(server: live.LiveSe
     assert "\r" not in err
 
 
-def test_what_a_task_writes_to_stderr_comes_on_stderr(server: live.LiveServer, work: Path) -> None:
+def test_the_stderr_of_a_task_comes_on_stderr(server: live.LiveServer, work: Path) -> None:
     """As if the program ran here; the log, which is another verb's result, is whole on stdout."""
     with piped(*RUN, cwd=work) as process:
         job_id = running(server)

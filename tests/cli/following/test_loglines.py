@@ -28,7 +28,9 @@ def line(text: str, *, task: str = "worker-0", stream: str = "stdout.0", partial
         ({"worker": {"count": 2, "nproc": 2}}, True, "worker-0.1 | hi\n"),
     ],
 )
-def test_a_line_says_whose_it_is_where_it_could_be_anothers(roles: dict[str, object], alone: bool, shown: str) -> None:
+def test_a_line_names_its_task_where_it_could_be_another_ones(
+    roles: dict[str, object], alone: bool, shown: str
+) -> None:
     spec = validation.decode({"command": "x", "roles": roles})
     writer = loglines.Writer(loglines.style(spec, alone=alone, colour=False, clean=False))
     assert text(writer, line("hi", stream="stderr.1")) == shown

@@ -30,7 +30,7 @@ def test_cores_and_memory_are_those_of_each_task() -> None:
     assert "gpus" not in beside["ps"]
 
 
-def test_a_parameter_server_keeps_what_the_job_file_says() -> None:
+def test_a_parameter_server_keeps_the_settings_of_the_job_file() -> None:
     written = {"roles": {"worker": {"cpus": 1}, "ps": {"cpus": 2}}}
     assert roles_of(written, cpus="0.5") == {"worker": {"cpus": "0.5"}, "ps": {"cpus": 2}}
 

@@ -63,7 +63,7 @@ def test_the_speed_curve_is_one_line_for_each_size(capsys: pytest.CaptureFixture
     assert capsys.readouterr().out == ""
 
 
-def test_the_live_line_says_what_there_is_to_say() -> None:
+def test_the_live_line_has_all_known_facts() -> None:
     full = {"total_steps": 100, "loss": 0.25, "examples_per_s": 1234.5}
     refused = refusals.Refusal(code=refusals.Code.NO_CAPACITY, message="it needs 2 GPUs, 1 is free")
     deploying = attempts.Attempt(
@@ -192,7 +192,7 @@ def test_the_queue_says_when_each_job_should_start_or_end(
     type_("ps", "--expected", code=2)
 
 
-def test_nodes_tells_who_held_them(type_: Typed, server: live.LiveServer) -> None:
+def test_nodes_names_the_jobs_that_held_them(type_: Typed, server: live.LiveServer) -> None:
     server.rig.clock.now = time.time()
     runs = server.submit(name="runs")
     server.launch(runs.id)
@@ -450,7 +450,9 @@ def test_tensorboard_gets_event_files(type_: Typed, server: live.LiveServer, tmp
     assert struct.unpack("<Q", files[0].read_bytes()[:8])[0] > 0
 
 
-def test_tensorboard_prefers_what_the_job_wrote(type_: Typed, server: live.LiveServer, tmp_path: Path) -> None:
+def test_tensorboard_prefers_the_files_that_the_job_wrote(
+    type_: Typed, server: live.LiveServer, tmp_path: Path
+) -> None:
     own = tmp_path / "out" / "run"
     own.mkdir(parents=True)
     (own / "events.out.tfevents.1.host").write_bytes(b"")

@@ -68,7 +68,7 @@ def typed_in(page: str) -> list[str]:
     return [line.partition("  #")[0].rstrip().removeprefix("oarlock ") for line in lines]
 
 
-def test_the_example_of_the_documentation_is_what_is_drawn(type_: Typed, server: live.LiveServer) -> None:
+def test_the_example_of_the_documentation_is_drawn_like_this(type_: Typed, server: live.LiveServer) -> None:
     """Its three nodes of 8 GPUs and 2 CPUs are one here: pools know nothing of nodes."""
     machine(server, 24, 6, round(70.64 * 2**30))
     _, _, example = DOCS.read_text(encoding="utf-8").partition("## Two teams on one cluster")
@@ -146,7 +146,7 @@ class TestSet:
             ("run --pool bsy --no-snapshot --detach -- true", 2, "Did you mean `busy`?"),
         ],
     )
-    def test_what_is_refused_is_said_with_the_next_step(
+    def test_a_refusal_names_the_next_step(
         self, type_: Typed, server: live.LiveServer, line: str, code: int, said: str
     ) -> None:
         type_("pool set a --reserve gpus=1 --limit gpus=1")
@@ -220,7 +220,7 @@ def test_on_a_terminal_it_has_colours_and_fits(server: live.LiveServer) -> None:
         assert "\x1b[3" not in shown.text
 
 
-def test_a_resource_that_nobody_has_or_speaks_of_is_not_drawn() -> None:
+def test_a_resource_without_capacity_and_bound_is_not_drawn() -> None:
     view = bodies.PoolState(
         pool=pools.Pool(name="default"),
         held=holdings.Resources(),

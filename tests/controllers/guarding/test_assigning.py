@@ -175,7 +175,7 @@ def gang_of(one: jobs.Job, workers: int = 2) -> list[attempts.Task]:
     return [attempts.Task(role=roles.RoleName(name), index=max(0, place - 1)) for place, name in enumerate(names)]
 
 
-def test_devices_are_hidden_from_those_who_asked_for_none() -> None:
+def test_devices_are_hidden_from_tasks_that_asked_for_none() -> None:
     with_devices = machine("n0", devices=4)
     assert told(job("{}"), devices=(2, 3), node=with_devices).gpus == (2, 3)
     assert told(job("{}"), node=with_devices).gpus == ()
@@ -207,14 +207,14 @@ def test_no_secret_is_in_it_but_the_token() -> None:
     assert SETTINGS.task_secret.decode() not in msgspec.json.encode(found).decode()
 
 
-def test_only_what_the_job_file_says_is_a_limit() -> None:
+def test_only_amounts_of_the_job_file_are_limits() -> None:
     spec = job("{roles: {worker: {}, ps: {cpus: 500m, memory: 1Gi, gpus: 2}}}").spec
     assert assigning.limit(spec, roles.RoleName.WORKER) == holdings.Resources()
     asked = assigning.limit(spec, roles.RoleName.PS)
     assert asked == holdings.Resources(cpus_milli=500, memory_bytes=1 << 30)
 
 
-def test_mpi_workers_hold_slots_and_the_launcher_runs_what_they_hold() -> None:
+def test_mpi_workers_hold_slots_and_the_launcher_fills_them() -> None:
     """Were the command run by workers too, each of them would start all the ranks once more."""
     one = job("{framework: mpi, command: mpirun x, roles: {launcher: {cpus: 100m}, worker: {count: 2, nproc: 4}}}")
     assert told(one, "launcher").command == "mpirun x"

@@ -45,7 +45,7 @@ def job() -> jobs.Job:
     return script.new_job()
 
 
-async def test_only_what_is_missing_is_appended_and_only_once(tmp_path: Path, job: jobs.Job) -> None:
+async def test_only_missing_bytes_are_appended_and_only_once(tmp_path: Path, job: jobs.Job) -> None:
     made, logs, metrics = deliverer(
         [
             leftover(tmp_path / "out", "stdout.0", b"one\ntwo\nthree\n"),

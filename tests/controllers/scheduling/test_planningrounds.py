@@ -83,7 +83,7 @@ def test_a_round_is_not_spent_where_nothing_could_come_of_it() -> None:
     assert made.due == NOW + 1000
 
 
-def test_time_alone_may_change_what_is_done_with_elastic_gangs_and_batches() -> None:
+def test_time_alone_may_change_the_plan_for_elastic_gangs_and_batches() -> None:
     for running in ("{roles: {worker: {count: 2, min: 1}}}", "{batch: {size: 32, max: 64}}"):
         made = planningrounds.PlanningRounds(60.0)
         made.planned(snapshot(running=running, reallocate=True), plan(), NOW, whole=True)
@@ -100,7 +100,7 @@ def test_a_clock_that_was_set_back_holds_up_nothing() -> None:
     assert made.whole(10_000, NOW - 3600, touches=False)
 
 
-def test_a_head_is_the_first_that_the_last_whole_plan_left_and_whoever_came_since() -> None:
+def test_a_head_is_the_first_gangs_of_the_last_whole_plan_and_later_ones() -> None:
     """In the plan's own order, whatever the policy went by; one that lacks more than space is left to a whole plan."""
     made = planningrounds.PlanningRounds(60.0)
     queue = [waiting(number, priority=number) for number in range(200)]

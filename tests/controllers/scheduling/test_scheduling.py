@@ -257,7 +257,7 @@ async def test_an_elastic_gang_grows_and_shrinks_within_its_attempt() -> None:
     assert attempts.TaskKey("j-0001", 1, "worker", 1, 2) in plant.world.starts, "the index is used again"
 
 
-async def test_what_a_gang_gives_back_is_free_for_others_and_both_are_counted() -> None:
+async def test_devices_that_a_gang_gives_back_are_free_for_others_and_both_are_counted() -> None:
     plant = planted(Planner(sizes(("j-0001", 1))), devices=2)
     plant.behaviours |= {"j-0001": LONG, "j-next": fake.Behaviour(runs_s=30.0, at_barrier=True, lingers=True)}
     await plant.submit(ELASTIC.format(count=2), name="j-0001")
@@ -420,7 +420,7 @@ async def test_running_gangs_may_be_touched_once_a_round_and_at_once_after_a_sta
     assert planner.shown[0][1].reallocate
 
 
-async def test_a_quiet_cluster_is_left_alone_until_somebody_comes() -> None:
+async def test_a_quiet_cluster_is_left_alone_until_a_job_comes() -> None:
     planner = Planner()
     plant = planted(planner)
     plant.behaviours["j-0001"] = LONG
@@ -469,7 +469,7 @@ async def test_a_server_that_dies_while_it_makes_room_is_followed_by_one_that_do
 
 
 @pytest.mark.parametrize("seed", [12, 14])
-async def test_hundreds_of_rounds_lose_nobody(seed: int) -> None:
+async def test_hundreds_of_rounds_lose_no_job(seed: int) -> None:
     """Random priorities, sizes and elastic gangs over few devices: all come to their end, none has spent a restart."""
     dice = random.Random(seed)
     plant = planted(Planner(), machines=("n0", "n1"), devices=4)

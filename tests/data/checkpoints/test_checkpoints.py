@@ -134,7 +134,7 @@ def test_pruning_never_deletes_the_last_good_one(tmp_path: Path) -> None:
     assert steps(tmp_path) == [5, 4, 3, 2]
 
 
-def test_what_a_kill_left_half_deleted_is_no_checkpoint(tmp_path: Path) -> None:
+def test_a_half_deleted_folder_is_not_a_checkpoint(tmp_path: Path) -> None:
     save(tmp_path, 1)
     save(tmp_path, 2).rename(tmp_path / ".deleted-attempt-1-round-1-step-2")
     assert steps(tmp_path) == [1]

@@ -56,7 +56,7 @@ async def test_a_good_one_is_read_once(verifier: verification.Verifier, reads: l
     assert len(reads) == 4
 
 
-async def test_hard_links_to_what_was_read_are_not_read(
+async def test_hard_links_to_files_that_were_read_are_not_read(
     verifier: verification.Verifier, reads: list[str], tmp_path: Path
 ) -> None:
     path = aged(save(tmp_path, 7))
@@ -98,7 +98,7 @@ async def test_one_that_was_written_just_now_is_not_remembered(verifier: verific
     assert not verifier.knows(path)
 
 
-async def test_what_is_not_there_does_not_hold(verifier: verification.Verifier, tmp_path: Path) -> None:
+async def test_a_missing_file_does_not_hold(verifier: verification.Verifier, tmp_path: Path) -> None:
     path = save(tmp_path, 7)
     with pytest.raises(errors.NotFound):
         await verifier.verify(tmp_path / "missing" / "attempt-1-round-1-step-1")

@@ -124,7 +124,7 @@ async def test_a_little_of_each_stream_is_read_at_a_time(store: storage.Logs, mo
         ({"since": 99}, []),
     ],
 )
-async def test_what_is_asked_for(store: storage.Logs, query: dict[str, int], expected: list[str]) -> None:
+async def test_the_lines_that_are_asked_for(store: storage.Logs, query: dict[str, int], expected: list[str]) -> None:
     for at, (key, text) in enumerate(
         [(W0, "a1\n"), (W1, "b1\n"), (W0, "a2\n"), (W1, "b2\n"), (W0, "a3\n"), (LATER, "c1\n")], start=1
     ):

@@ -128,7 +128,7 @@ async def test_a_line_without_an_end_is_shown_again_with_its_end(store: logfiles
     assert (await store.page(ALL, more.after, before=0, after=10)).lines == ()
 
 
-async def test_a_line_s_address_leads_to_it_with_what_came_before_and_after(store: logfiles.DirectoryLogs) -> None:
+async def test_a_line_s_address_leads_to_it_and_its_neighbours(store: logfiles.DirectoryLogs) -> None:
     expected = await filled(store, 60)
     lines = [line async for line in store.read(ALL)]
     for number, line in enumerate(lines):
@@ -151,7 +151,7 @@ async def test_a_line_s_address_leads_to_it_with_what_came_before_and_after(stor
         ({"role": "ps"}, []),
     ],
 )
-async def test_a_page_has_what_was_chosen(
+async def test_a_page_has_the_lines_that_were_chosen(
     store: logfiles.DirectoryLogs, query: dict[str, Any], expected: list[str]
 ) -> None:
     await add(store, KEYS[0], b"a1\n", 10.0)
@@ -342,7 +342,7 @@ async def test_a_search_ends_when_its_time_is_up(
 
 
 @pytest.mark.parametrize("closing", [True, False])
-async def test_a_search_ends_when_nobody_waits_for_it(
+async def test_a_search_ends_when_no_reader_waits_for_it(
     store: logfiles.DirectoryLogs, monkeypatch: pytest.MonkeyPatch, closing: bool
 ) -> None:
     begun, go, ended = threading.Event(), threading.Event(), threading.Event()

@@ -139,7 +139,7 @@ class TestBadFrames:
         assert await store.append(W0, 0, len(good), row(1, 3, 3.0)) == len(good) + len(row(1, 3, 3.0))
         assert plain(await store.series("j-1")) == {"worker-0/0/loss": [(step, float(step)) for step in range(4)]}
 
-    async def test_it_begins_in_what_was_acknowledged(self, store: storage.Metrics) -> None:
+    async def test_it_begins_in_the_acknowledged_bytes(self, store: storage.Metrics) -> None:
         start = walk(range(1))
         await store.append(W0, 0, 0, start + b"\x02\x1a")
         with pytest.raises(errors.InvalidInput) as caught:

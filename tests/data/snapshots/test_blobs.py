@@ -44,7 +44,7 @@ def store(root: Path) -> storage.Blobs:
     return blobs.DirectoryBlobs(root)
 
 
-async def test_what_was_put_is_there(store: storage.Blobs) -> None:
+async def test_a_blob_that_was_put_is_there(store: storage.Blobs) -> None:
     data = os.urandom(3 << 20)
     assert not await store.has(digest(data))
     assert await store.put(digest(data), sent(data[: 1 << 20], b"", data[1 << 20 :]), limit_bytes=1 << 30) == len(data)
@@ -96,7 +96,7 @@ async def test_a_missing_blob(store: storage.Blobs) -> None:
         store.path(digest(b"?"))
 
 
-async def test_a_sweep_spares_what_is_kept_young_or_asked_for(store: storage.Blobs, root: Path) -> None:
+async def test_a_sweep_spares_blobs_that_are_kept_young_or_asked_for(store: storage.Blobs, root: Path) -> None:
     assert await store.sweep(set(), time.time()) == 0
     names = [digest(str(number).encode()) for number in range(4)]
     for number, name in enumerate(names):

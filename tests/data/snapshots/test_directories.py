@@ -24,7 +24,7 @@ def test_the_identity_is_that_of_the_directory_itself(tmp_path: Path, monkeypatc
     assert directories.identity(tmp_path).machine == ""
 
 
-def test_what_is_not_a_directory_is_refused(tmp_path: Path) -> None:
+def test_a_path_that_is_not_a_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(errors.InvalidInput) as caught:
         directories.identity(tmp_path / "file")

@@ -121,7 +121,7 @@ def test_the_cache_forgets_old_archives(code: Path, cache: Path) -> None:
     assert len(list(cache.glob("*.tar.gz"))) <= snapshots.KEPT_ARCHIVES + 1
 
 
-def test_what_is_never_packed(code: Path, cache: Path) -> None:
+def test_names_that_are_never_packed(code: Path, cache: Path) -> None:
     for folder in [".git", "lib/__pycache__", "node_modules", "env", "state"]:
         (code / folder).mkdir()
         (code / folder / "x").write_text("x")
@@ -150,7 +150,7 @@ def test_over_the_limit_the_ten_largest_files_are_named(code: Path, cache: Path)
     assert snapshots.pack(code, cache, limit_bytes=50_000).count == 15
 
 
-def test_links_inside_are_stored_as_what_they_point_to(code: Path, cache: Path) -> None:
+def test_links_inside_are_stored_as_their_targets(code: Path, cache: Path) -> None:
     (code / "net.py").symlink_to("lib/net.py")
     (code / "lib2").symlink_to("lib")
     (code / "absolute").symlink_to(code / "train.py")
@@ -204,7 +204,7 @@ def test_names_that_are_not_utf8(code: Path, cache: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["train.py", "lib"])
-def test_what_cannot_be_read_is_named(others_folder: Path, name: str) -> None:
+def test_a_file_that_cannot_be_read_is_named(others_folder: Path, name: str) -> None:
     """As a user without rights: root reads everything."""
     (others_folder / "lib").mkdir()
     (others_folder / "train.py").write_text("x")

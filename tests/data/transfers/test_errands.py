@@ -106,7 +106,7 @@ class TestFetchingFiles:
         fetch.run(str(source), str(work / "data"))
         assert (work / "data" / "a.csv").stat().st_ino == inode
 
-    def test_what_is_there_is_never_overwritten(self, source: Path, work: Path) -> None:
+    def test_a_file_that_is_there_is_never_overwritten(self, source: Path, work: Path) -> None:
         fill(work / "data", {"mine.txt": "mine"})
         done = errand("fetch", source, work / "data")
         assert (done.code, done.error["code"]) == (2, "invalid_input")
@@ -125,7 +125,7 @@ class TestFetchingFiles:
         fetch.run(str(source), str(work / "data"))
         assert tree(work / "data") == FILES
 
-    def test_what_was_fetched_before_a_kill_is_kept(
+    def test_files_that_were_fetched_before_a_kill_are_kept(
         self, source: Path, work: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(fetch, "put_in_place", interrupted)
@@ -140,7 +140,7 @@ class TestFetchingFiles:
         assert tree(work / "data") == FILES
         assert (work / "data" / "a.csv").stat().st_ino == inode
 
-    def test_what_was_fetched_of_another_source_is_not(
+    def test_files_that_were_fetched_of_another_source_are_not(
         self, source: Path, work: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(fetch, "put_in_place", interrupted)
@@ -295,7 +295,9 @@ class TestFetchingFromTheWeb:
         assert resumed[-1] == "bytes=700000-"
 
     @pytest.mark.parametrize(("status", "code"), [(404, "not_found"), (403, "forbidden"), (500, "unavailable")])
-    def test_what_the_server_refuses(self, site: tuple[str, type[Site]], work: Path, status: int, code: str) -> None:
+    def test_the_sources_that_the_server_refuses(
+        self, site: tuple[str, type[Site]], work: Path, status: int, code: str
+    ) -> None:
         url, handler = site
         handler.pages["/x"] = status
         with pytest.raises(errors.OarlockError) as caught:

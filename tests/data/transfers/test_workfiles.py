@@ -106,7 +106,7 @@ def test_patterns_of_the_job_leave_out_and_bring_back(directory: Directory) -> N
     )
 
 
-def test_links_and_what_is_no_file(directory: Directory) -> None:
+def test_links_and_other_things_than_files(directory: Directory) -> None:
     directory.begin()
     directory.write("step-10.pt", b"weights")
     (directory.code / "last.pt").symlink_to("step-10.pt")
@@ -128,7 +128,7 @@ def test_links_and_what_is_no_file(directory: Directory) -> None:
     }
 
 
-def test_what_is_over_the_limit_is_said_and_what_lies_higher_comes_first(directory: Directory) -> None:
+def test_files_over_the_limit_are_named_and_those_higher_up_come_first(directory: Directory) -> None:
     directory.begin()
     directory.write("deep/er/small", b"1")
     directory.write("model.pt", b"m" * 60)

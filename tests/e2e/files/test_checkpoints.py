@@ -31,7 +31,7 @@ def flip(path: Path) -> None:
 
 
 @pytest.mark.long
-def test_the_record_says_what_was_restored_and_what_is_there(shell: shells.Shell) -> None:
+def test_the_record_names_the_restored_and_the_present_checkpoints(shell: shells.Shell) -> None:
     """The newest checkpoint of a halted job has a flipped byte: it goes on from the one before."""
     shell.write("trains.py", TRAINS)
     hold = shell.write("hold", "x")
@@ -115,7 +115,7 @@ def test_mend_the_bug_and_go_on_training(shell: shells.Shell) -> None:
     )
 
 
-def test_what_cannot_be_continued_is_said(shell: shells.Shell) -> None:
+def test_a_job_that_cannot_be_continued_is_refused_with_the_reason(shell: shells.Shell) -> None:
     shell.do("run", "--name", "bare", "--", "true")
     shell.write("job.yaml", "command: 'true'")
     for arguments, why in (

@@ -32,7 +32,7 @@ def files(shell: shells.Shell, job: str) -> dict[str, int]:
     return {one["path"]: one["bytes"] for one in shell.json("files", job)["items"]}
 
 
-def test_a_good_job_says_what_is_new_and_gives_it(shell: shells.Shell) -> None:
+def test_a_good_job_names_its_new_files_and_gives_them(shell: shells.Shell) -> None:
     shell.write("writes.py", WRITES)
     done = shell.do("run", "--workers", "2", "--name", "good", "--", "python", "writes.py", "0")
     assert "6 new files, 1.2 MB: oarlock download good" in done.stderr
@@ -90,7 +90,7 @@ def test_a_canceled_job_keeps_its_files_and_they_go_with_its_record(shell: shell
     assert not (shell.home / "files" / job).exists()
 
 
-def test_what_the_limit_cuts_off_is_said_and_nothing_is_kept_where_that_is_not_wanted(shell: shells.Shell) -> None:
+def test_files_over_the_limit_are_named_and_none_is_kept_where_that_is_not_wanted(shell: shells.Shell) -> None:
     shell.write("writes.py", WRITES)
     done = shell.do("run", "--name", "small", "--files-limit", "1000", "--", "python", "writes.py", "0")
     assert "2 new files, 11 B: oarlock download small" in done.stderr

@@ -53,7 +53,7 @@ def test_two_jobs_may_share_a_directory_and_are_told(shell: shells.Shell) -> Non
     shell.do("cancel", "first", "second", "--wait")
 
 
-def test_what_cannot_be_meant_is_refused(shell: shells.Shell) -> None:
+def test_a_directory_that_no_job_can_run_in_is_refused(shell: shells.Shell) -> None:
     shell.write("ok.py", "")
     done = shell.do("run", "--in-place", "--no-snapshot", "--", "python", "ok.py", code=2)
     assert "the job has no directory to run in" in done.stderr
@@ -61,7 +61,7 @@ def test_what_cannot_be_meant_is_refused(shell: shells.Shell) -> None:
     assert "nowhere is not a directory" in done.stderr
 
 
-def test_what_a_job_brings_goes_beside_its_code(shell: shells.Shell) -> None:
+def test_the_data_of_a_job_goes_beside_its_code(shell: shells.Shell) -> None:
     """Data is fetched to where the code looks for it; requirements are found there."""
     shell.write("elsewhere/rows.csv", "4,5\n")
     shell.write("requirements.txt", "")

@@ -105,6 +105,6 @@ def _checkpoints(shell: shells.Shell) -> list[str]:
     return [each["path"] for each in shell.json("show", "far")["checkpoints"]]
 
 
-def test_what_cannot_be_written_is_refused_at_once(shell: shells.Shell) -> None:
+def test_a_place_that_cannot_be_written_is_refused_at_once(shell: shells.Shell) -> None:
     done = shell.do("run", "--checkpoint-to", "https://host/ckpt", "--", "true", code=2)
     assert "--checkpoint-to: nothing can be stored at" in done.stderr

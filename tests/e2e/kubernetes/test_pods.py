@@ -294,7 +294,7 @@ def test_a_restarted_server_finds_the_same_pods(shell: pods.PodShell) -> None:
 @pytest.mark.parametrize(
     "same",
     [
-        test_files.test_a_good_job_says_what_is_new_and_gives_it,
+        test_files.test_a_good_job_names_its_new_files_and_gives_them,
         test_files.test_each_attempt_of_a_failing_job_leaves_its_own,
     ],
 )

@@ -130,7 +130,7 @@ def test_a_job_of_higher_priority_takes_the_place_and_the_first_goes_on_at_the_n
 
 
 @pytest.mark.long
-def test_who_must_not_be_preempted_is_waited_for(busy: shells.Shell) -> None:
+def test_a_job_that_must_not_be_preempted_is_waited_for(busy: shells.Shell) -> None:
     ends = busy.work / "end"
     busy.write(
         "kept.yaml",
@@ -157,7 +157,7 @@ def test_who_must_not_be_preempted_is_waited_for(busy: shells.Shell) -> None:
 
 
 @pytest.mark.long
-def test_an_elastic_job_grows_into_what_is_idle_and_shrinks_for_others(busy: shells.Shell) -> None:
+def test_an_elastic_job_grows_into_idle_devices_and_shrinks_for_others(busy: shells.Shell) -> None:
     """1 worker, 2, 1, 2: four attempts of one script, which knows nothing of it."""
     diary = Diary(busy.work / "diary")
     first, second = busy.work / "first", busy.work / "second"

@@ -86,7 +86,7 @@ def test_data_comes_and_results_go(shell: shells.Shell) -> None:
     assert (out / "copied.txt").read_text() == "1 2 3"
 
 
-def test_what_a_job_leaves_is_kept_without_being_asked(shell: shells.Shell) -> None:
+def test_the_files_of_a_job_are_kept_without_being_asked(shell: shells.Shell) -> None:
     """Each task's own; TensorBoard finds the event files; a job that leaves nothing has no directory."""
     shell.write("leaves.sh", 'cd "$OARLOCK_RESULTS"; mkdir run; echo $RANK > run/events.out.tfevents.1.h')
     done = shell.do("run", "--workers", "2", "--name", "leaves", "--", "sh", "leaves.sh")
@@ -100,7 +100,7 @@ def test_what_a_job_leaves_is_kept_without_being_asked(shell: shells.Shell) -> N
     assert not (shell.home / "results" / shell.job("nothing")["id"]).exists()
 
 
-def test_plain_tensorflow_and_jax_are_told_who_they_are(shell: shells.Shell) -> None:
+def test_plain_tensorflow_and_jax_are_told_their_rank(shell: shells.Shell) -> None:
     known = "os.environ.get('TF_CONFIG') or os.environ.get('JAX_PROCESS_ID')"
     show = f"import os; print({known} or open(os.environ['OARLOCK_CLUSTER']).read())"
     tf = shell.do("run", "--framework", "tensorflow", "--workers", "2", "--", "python", "-c", show)

@@ -55,7 +55,7 @@ SAID = [
 
 
 @pytest.mark.parametrize(("line", "path", "again"), SAID)
-def test_a_line_that_names_what_was_left_out(line: str, path: str, again: str) -> None:
+def test_a_line_that_names_a_file_that_was_left_out(line: str, path: str, again: str) -> None:
     said = missing.hint(LEFT_OUT, ("Traceback (most recent call last):", line))
     if not path:
         assert said == ""

@@ -158,7 +158,7 @@ def test_beyond_its_entitlement_a_pool_takes_the_places_of_its_own_gangs_alone()
     assert codes(plan) == {"urgent": ("pool_share", 0)}
 
 
-def test_a_pool_takes_back_what_it_has_lent() -> None:
+def test_a_pool_takes_back_the_devices_that_it_has_lent() -> None:
     plan = planned(f"{BEYOND}job own gpus=2 pool=z")
     assert [(one.job, one.by) for one in plan.preemptions] == [("y1", "own")]
     assert codes(plan)["own"] == ("stopping", 0)
@@ -247,7 +247,7 @@ def test_a_guest_starts_as_soon_as_its_host_holds_half_of_the_device() -> None:
     assert starts(planned(drafted.draft(cluster.world, now=1.0))) == {"host": ["a[0]/2"]}, "its pool has no more"
 
 
-def test_a_guest_is_told_with_whom_it_shares() -> None:
+def test_a_guest_is_told_with_which_gang_it_shares() -> None:
     cluster = scenario.Cluster()
     for line in SHARED:
         cluster.do(line)

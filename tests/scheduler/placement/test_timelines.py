@@ -88,7 +88,7 @@ def test_the_ports_that_are_free_are_taken_now() -> None:
     assert sorted(found.later.nodes["a"].ports_taken) == [101, 102]
 
 
-def test_what_comes_is_promised_once() -> None:
+def test_a_device_that_becomes_free_is_promised_once() -> None:
     """3 CPUs and 2 GiB come: the first promise needs no free ones, the second one has only free ones."""
     found = timeline(OLD)
     found.promise((claim("first", 2, memory=1),))

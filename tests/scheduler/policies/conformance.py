@@ -36,7 +36,7 @@ class PolicyContract:
 
     @inherited
     @given(crowd=candidates.crowds(), seed=st.integers(0, 2**16))
-    def test_every_candidate_has_one_wish_that_may_be_granted_whoever_comes_first(
+    def test_every_candidate_has_one_wish_that_may_be_granted_in_any_order(
         self, crowd: list[contract.Candidate], seed: int
     ) -> None:
         wishes = self.ask(crowd)

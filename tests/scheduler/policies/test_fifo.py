@@ -21,7 +21,7 @@ class TestFifo(conformance.PolicyContract):
         assert candidates.jobs(wishes) == ["a-early", "b-early", "middle", "late"]
         assert len(set(candidates.levels(wishes).values())) == 1
 
-    def test_sizes_are_what_was_asked_for_and_what_is_held_is_kept(self) -> None:
+    def test_sizes_are_as_requested_and_holdings_are_kept(self) -> None:
         elastic = {"least": 2, "most": 8}
         crowd = [
             candidates.waiting(candidates.gang("new", 0, 4, **elastic)),

@@ -81,7 +81,7 @@ class TestGittins(conformance.PolicyContract):
         history = ended(*[3_000.0] * 5, 60_000.0)
         assert self.ranked(crowd, *history) == ["small-1", "huge-1", "huge-2"]
 
-    def test_beyond_all_that_have_ended_who_was_served_most_is_first_and_stays_so(self) -> None:
+    def test_beyond_all_that_have_ended_the_most_served_job_is_first_and_stays_so(self) -> None:
         most = candidates.running(candidates.gang("most", 9, 1, served_s=9000.0, starts=1))
         less = candidates.waiting(candidates.gang("less", 0, 1, served_s=8000.0, starts=1))
         level = self.levels([less, most], *ended(100.0, 200.0))

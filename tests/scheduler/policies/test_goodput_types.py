@@ -70,7 +70,7 @@ GAINS = curve(t4=0.4, a100=0.05)
 LITTLE = curve(t4=0.1, a100=0.09)
 
 
-def test_the_fast_type_goes_to_whoever_gains_most_by_it() -> None:
+def test_the_fast_type_goes_to_the_job_that_gains_most_by_it() -> None:
     crowd = [candidates.waiting(gang("gains", GAINS)), candidates.waiting(gang("little", LITTLE, at=0.0))]
     assert places(crowd, budget(t4=4, a100=4)) == {"gains": ("a100", 4), "little": ("t4", 4)}
 
@@ -155,7 +155,7 @@ def test_reasons_name_both_types() -> None:
     assert found["gains"].reason == "4 on a100, of at most 4: 8.0 times as fast as with 4 on t4"
 
 
-def test_the_reason_says_why_it_does_not_get_what_is_faster() -> None:
+def test_the_reason_says_why_it_does_not_get_the_faster_type() -> None:
     crowd = [
         candidates.waiting(gang("gains", GAINS)),
         candidates.waiting(gang("less", curve(t4=0.2, a100=0.1), at=0.0)),

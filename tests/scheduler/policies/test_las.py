@@ -26,7 +26,7 @@ class TestLas(conformance.PolicyContract):
     def bands(self, crowd: list[contract.Candidate], **given: float) -> dict[str, int]:
         return {job: int(level) for job, level in candidates.levels(self.ask(crowd, **given)).items()}
 
-    def test_a_job_falls_through_the_bands_by_what_it_was_served(self) -> None:
+    def test_a_job_falls_through_the_bands_by_its_service(self) -> None:
         crowd = [
             served("last", 20_000, 1),
             served("third", 7200, 2),
@@ -38,7 +38,7 @@ class TestLas(conformance.PolicyContract):
         assert self.bands(crowd, **THREE) == {"still-first": 0, "new": 0, "second": 1, "third": 2, "last": 3}
         assert set(self.bands(crowd, band1_s=0.0, band2_s=0.0, band3_s=0.0).values()) == {0}
 
-    def test_what_the_present_attempt_holds_counts_while_it_runs(self) -> None:
+    def test_the_holdings_of_the_present_attempt_count_while_it_runs(self) -> None:
         held = candidates.running(candidates.gang("holds-8", 0, 8, served_s=3000.0, starts=1), NOW - 60)
         level = candidates.levels(self.ask([held, served("new", 0, 5)], **THREE))
         assert level["new"] < level["holds-8"]
@@ -49,7 +49,7 @@ class TestLas(conformance.PolicyContract):
         assert level["just-came"] < level["old"]
 
     @pytest.mark.parametrize(("came", "may_stop"), [(NOW - 299, False), (NOW - 300, True)])
-    def test_within_a_band_only_who_came_before_and_waited_for_long(self, came: float, may_stop: bool) -> None:
+    def test_within_a_band_only_earlier_jobs_and_those_that_waited_for_long(self, came: float, may_stop: bool) -> None:
         before, later = served("before", 10, came), candidates.running(candidates.gang("later", came + 5))
         assert candidates.jobs(self.ask([later, before])) == ["before", "later"]
         level = candidates.levels(self.ask([later, before], patience_s=300.0))

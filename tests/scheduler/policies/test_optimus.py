@@ -66,7 +66,7 @@ def test_a_gang_with_more_left_saves_more_by_the_same_speed() -> None:
     assert found["long"] > found["short"] >= 1
 
 
-def test_what_is_left_is_told_where_the_job_tells_it_and_not_else() -> None:
+def test_the_rest_is_known_only_where_the_job_tells_it() -> None:
     room = contract.Budget(amount=holdings.Resources(cpus_milli=64_000, memory_bytes=2**40, gpus=4), node_devices=(4,))
 
     def reason(curve: curves.Curve | None) -> str:
@@ -97,7 +97,7 @@ def test_a_running_gang_grows_only_where_that_pays_for_its_restart() -> None:
     assert sizes([running("a", little, 1, most=2)], margin=0.0) == {"a": 2}
 
 
-def test_where_nobody_knows_what_is_left_it_is_taken_to_be_as_much_as_was_had() -> None:
+def test_an_unknown_rest_is_taken_to_be_as_much_as_was_done() -> None:
     unknown = msgspec.structs.replace(GOOD, left=None)
     crowd = [running("had much", unknown, 1, served_s=100 * HOUR), running("had little", unknown, 1)]
     found = sizes(crowd, 8)
@@ -163,7 +163,7 @@ class Told(published.Optimus):
 @needs.recorded
 @pytest.mark.long
 @pytest.mark.parametrize(("number", "mean_s"), [(1, 4087.0), (2, 6914.0), (3, 3944.0), (4, 5968.0)])
-def test_as_the_oracle_it_comes_to_what_was_published(number: int, mean_s: float) -> None:
+def test_as_the_oracle_it_comes_to_the_published_figures(number: int, mean_s: float) -> None:
     """Told everything, and heedless of restarts, it is the Optimus that was simulated for Pollux (OSDI '21)."""
     of = measured.read(number, recorded.Freedom.ELASTIC)
     machines = cluster.machines(cluster.parse(["16x4"]))

@@ -10,7 +10,7 @@ from oarlock.scheduler.policies import priority
 class TestPriority(conformance.PolicyContract):
     policy = priority
 
-    def test_higher_first_then_who_came_first(self) -> None:
+    def test_higher_first_then_the_earlier_job(self) -> None:
         crowd = [
             candidates.waiting(candidates.gang("low", 0, priority=10)),
             candidates.waiting(candidates.gang("second", 2, priority=90)),

@@ -82,7 +82,7 @@ def test_holdings_that_are_given_up_count_within_the_bounds_of_their_own_pool(
     assert limit(bounds(TEAM).over(gang("y"), gpus(4), freed)) == over
 
 
-def test_a_refusal_counts_what_is_left_of_the_holdings_that_are_given_up() -> None:
+def test_a_refusal_counts_the_rest_of_the_holdings_that_are_given_up() -> None:
     assert limit(bounds(TEAM).over(gang("y"), gpus(6), {("x", True): gpus(1)})) == ("team", 2, 6)
 
 
@@ -240,7 +240,7 @@ def test_a_pool_beyond_its_entitlement_may_stay_as_far_beyond_it(asked: int, len
     assert (found.over(gang(), gpus(asked), {("x", True): gpus(2)}, lent=lent) is not None) is is_over
 
 
-def test_the_excess_is_what_a_pool_holds_beyond_its_entitlement() -> None:
+def test_the_excess_is_the_holdings_of_a_pool_beyond_its_entitlement() -> None:
     found = bounds(BORROWED)
     assert (found.excess("x", 0), found.excess("y", 0), found.excess("nowhere", 0)) == (1000, -2000, 0)
     assert found.borrows("x", gpus(1))

@@ -88,7 +88,7 @@ def test_no_more_nodes_than_the_class_may_have() -> None:
     assert lacks(of) == {}
 
 
-def test_later_gangs_use_what_an_earlier_one_leaves_of_its_new_nodes() -> None:
+def test_later_gangs_use_the_space_that_an_earlier_one_leaves_of_its_new_nodes() -> None:
     wait = (gang("g", gpus=3), gang("h", gpus=1), gang("i", gpus=1))
     assert lacks(snapshot(wait=wait)) == {"g": {"big": 1}, "i": {"big": 1}}
 

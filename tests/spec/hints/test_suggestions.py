@@ -27,7 +27,7 @@ POOLS = ("default", "product", "research", "speech", "vision")
         ("vision" * 100_000, None),
     ],
 )
-def test_only_what_is_close_is_guessed(typed: str, meant: str | None) -> None:
+def test_only_close_names_are_suggested(typed: str, meant: str | None) -> None:
     assert suggestions.nearest(typed, POOLS) == meant
 
 

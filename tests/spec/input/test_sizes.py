@@ -27,7 +27,7 @@ def test_the_published_rows_are_as_published() -> None:
     assert found == PUBLISHED
 
 
-def test_a_size_fills_what_is_not_said_and_nothing_else() -> None:
+def test_a_size_fills_missing_amounts_and_nothing_else() -> None:
     spec = validation.load("""
         command: x
         size: 2-V100

@@ -73,7 +73,7 @@ class EventLog:
         assert await store.read(lambda v: (v.records(10**30), v.last_seq())) == ([], 7)
         assert await store.read(lambda v: v.records(0, limit=0)) == []
 
-    async def test_what_was_compacted_is_gone(self, store: stores.Store) -> None:
+    async def test_compacted_events_are_gone(self, store: stores.Store) -> None:
         await writing.add(store, "j-1", "j-2", "j-3", "j-4")
         await store.write(lambda t: t.compact(3))
         for after in (0, 1, -5):

@@ -106,7 +106,7 @@ class Holdings:
         await store.write(lambda t: t.release("j-1", 1))
         await store.write(lambda t: t.hold([nouns.claim("j-2", devices=(0, 1))]))
 
-    async def test_what_is_no_share_is_refused(self, store: stores.Store) -> None:
+    async def test_a_number_that_is_not_a_share_is_refused(self, store: stores.Store) -> None:
         await writing.add(store, "j-1")
         await store.write(lambda t: t.put_node(nouns.node()))
         for wrong in (
@@ -121,7 +121,7 @@ class Holdings:
                 await store.write(lambda t, wrong=wrong: t.hold([wrong]))
         assert await store.read(lambda v: v.holdings()) == []
 
-    async def test_what_is_not_there_cannot_be_held(self, store: stores.Store) -> None:
+    async def test_a_device_that_is_not_there_cannot_be_held(self, store: stores.Store) -> None:
         await writing.add(store, "j-1")
         await store.write(lambda t: (t.put_node(nouns.node(devices=2)), t.put_node(nouns.node("n2", ports=None))))
         for claim in (

@@ -65,7 +65,7 @@ class Lists:
         (record, *_) = await store.read(lambda v: v.records(0, job="j-2"))
         assert (record.data["continues"], record.data["step"]) == ("j-1", 50)
 
-    async def test_active_is_what_a_controller_must_look_at(self, store: stores.Store) -> None:
+    async def test_active_jobs_are_those_that_a_controller_must_look_at(self, store: stores.Store) -> None:
         halt, halted = intents.Intent.HALT, phases.Phase.HALTED
         for job, expected in (
             (nouns.job("j-queued", at=3.0), True),

@@ -88,7 +88,7 @@ class Transactions:
         assert [record.seq for record in records] == list(range(1, 21))
         assert {record.job for record in records} == kept
 
-    async def test_a_caught_refusal_leaves_nothing_of_what_was_refused(self, store: stores.Store) -> None:
+    async def test_a_caught_refusal_leaves_nothing_of_the_refused_change(self, store: stores.Store) -> None:
         await writing.add(store, "j-1")
 
         def change(t: stores.Transaction) -> bool:

@@ -178,7 +178,7 @@ def test_the_newest_attempt_comes_first_whatever_its_step(tmp_path: Path) -> Non
     ]
 
 
-def test_only_the_newest_are_kept_and_what_is_not_ours_is_left_alone(tmp_path: Path, said: list[str]) -> None:
+def test_only_the_newest_are_kept_and_files_of_others_are_left_alone(tmp_path: Path, said: list[str]) -> None:
     store = opened(tmp_path, said, keep=2)
     (tmp_path / "attempt-1-round-1-step-1").mkdir()  # what a killed save left
     (tmp_path / "attempt-2-round-1-step-1").mkdir()  # what a later attempt is writing
@@ -230,7 +230,7 @@ class Foreign:
 
 
 @pytest.mark.parametrize("value", [Foreign(), lambda: 0, {"deep": [torch.zeros(1), {Foreign(): 1} and Foreign()]}])
-def test_what_could_not_be_loaded_safely_is_refused_when_it_is_saved(
+def test_state_that_could_not_be_loaded_safely_is_refused_when_it_is_saved(
     store: checkpoints.Checkpoints, value: Any
 ) -> None:
     with pytest.raises(errors.StateError, match=r"state\.shared\.thing.* a checkpoint holds tensors and plain Python"):
@@ -238,7 +238,7 @@ def test_what_could_not_be_loaded_safely_is_refused_when_it_is_saved(
     assert restored_step(store) is None
 
 
-def test_what_torch_keeps_of_its_own_is_plain(store: checkpoints.Checkpoints) -> None:
+def test_the_state_of_torch_itself_is_plain(store: checkpoints.Checkpoints) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
     optimizer = torch.optim.Adam(model.parameters(), amsgrad=True)
     model(torch.randn(4, 3)).sum().backward()

@@ -68,7 +68,7 @@ def reports(folder: Path) -> list[dict[str, Any]]:
     return [event for event in map(json.loads, lines) if event["event"] == "progress" and "step_s" in event]
 
 
-def test_who_waits_for_whom_is_told(tmp_path: Path) -> None:
+def test_the_rank_that_the_others_wait_for_is_told(tmp_path: Path) -> None:
     env = {rank: {"OARLOCK_REPORT": str(tmp_path / f"report-{rank}")} for rank in range(2)}
     assert crew.run(scripts.drag, tmp_path, 40, 1, folder=tmp_path, env_of_rank=env) == [0, 0], crew.output(tmp_path)
     quick, slow = (reports(tmp_path / f"report-{rank}")[-1] for rank in range(2))
@@ -81,7 +81,7 @@ def test_who_waits_for_whom_is_told(tmp_path: Path) -> None:
     assert all(f'"oarlock/{name}"'.encode() in metrics for name in ("step_s", "sync_s", "data_s", "sent_bytes"))
 
 
-def test_alone_nobody_is_waited_for(tmp_path: Path) -> None:
+def test_a_rank_alone_waits_for_no_other(tmp_path: Path) -> None:
     env = {"OARLOCK_REPORT": str(tmp_path / "report")}
     assert crew.run(scripts.drag, tmp_path, 30, 0, folder=tmp_path, world_size=1, env=env) == [0]
     last = reports(tmp_path / "report")[-1]
@@ -225,7 +225,7 @@ def adapt_midway(folder: Path) -> None:
     ("initial", "total", "scale", "gain"),
     [("16", 16, 100.0, 1.0), ("16", 64, None, 1.0), ("16", 64, 1e9, 4.0), ("16", 64, 1e-9, 1.0), (None, 64, 9.0, 1.0)],
 )
-def test_what_a_larger_batch_is_worth(
+def test_the_worth_of_a_larger_batch(
     monkeypatch: pytest.MonkeyPatch, initial: str | None, total: int, scale: float | None, gain: float
 ) -> None:
     if initial is not None:
@@ -252,7 +252,7 @@ class Dawdling(train.Hook):
         time.sleep(0.15)
 
 
-def test_what_saving_takes_is_no_part_of_a_step(tmp_path: Path) -> None:
+def test_the_time_of_saving_is_no_part_of_a_step(tmp_path: Path) -> None:
     model = torch.nn.Linear(1, 1)
     options: dict[str, Any] = {"checkpoints": tmp_path, "every_steps": 1, "total_steps": 12, "hooks": [Dawdling()]}
     with train.Session(model=model, **options) as session:

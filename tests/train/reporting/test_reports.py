@@ -68,7 +68,7 @@ def test_rows_come_out_as_they_went_in(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [torch.zeros(2), "high", None, [1.0], torch.zeros(0)])
-def test_what_is_no_number_is_refused_with_its_name(tmp_path: Path, value: object) -> None:
+def test_a_value_that_is_not_a_number_is_refused_with_its_name(tmp_path: Path, value: object) -> None:
     ours = opened(tmp_path)
     with pytest.raises(errors.ReportError, match=r"^spread .*(log one number|log a number)"):
         ours.log(1, {"loss": 1.0, "spread": value})
@@ -76,7 +76,7 @@ def test_what_is_no_number_is_refused_with_its_name(tmp_path: Path, value: objec
     assert frames((tmp_path / "metrics-0.bin").read_bytes()) == []
 
 
-def test_nobody_has_to_flush(tmp_path: Path) -> None:
+def test_no_flush_is_needed(tmp_path: Path) -> None:
     ours = opened(tmp_path)
     ours.log(1, {"loss": 1.0})
     deadline = time.monotonic() + 240
@@ -118,7 +118,7 @@ sys.exit(3)
 """
 
 
-def test_without_torch_and_at_an_exit_nobody_announced(tmp_path: Path) -> None:
+def test_without_torch_and_at_an_exit_without_notice(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, tmp_path], capture_output=True, text=True, check=False, timeout=280
     )

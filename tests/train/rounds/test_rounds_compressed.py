@@ -121,7 +121,7 @@ def test_a_planned_change_loses_nothing_of_those_that_leave(tmp_path: Path, comp
 @pytest.mark.parametrize(
     "compression", ["sparse", *(pytest.param(each, marks=pytest.mark.long) for each in ("dense", "powersgd"))]
 )
-def test_what_was_kept_back_is_sent_once(tmp_path: Path, compression: str, kills: int) -> None:
+def test_values_that_were_kept_back_are_sent_once(tmp_path: Path, compression: str, kills: int) -> None:
     # A larger matrix would need a smaller learning rate: PowerSGD sends one rank of it a step, so the rest comes later.
     target, rows = (approach, 8) if compression == "powersgd" else (sum_up, 3 + kills)
     made = gang.Gang(tmp_path, target, compression, rows)

@@ -61,7 +61,7 @@ async def test_a_change_is_seen_before_it_is_made(rig: browsers.WebRig) -> None:
     assert (stored["limit"], stored["share"]["gpus"]) == ({"gpus": 2.0}, 2.0)
 
 
-async def test_what_was_not_typed_is_not_changed(rig: browsers.WebRig) -> None:
+async def test_a_field_that_was_not_typed_is_not_changed(rig: browsers.WebRig) -> None:
     amounts = {"cpus": 1000.125, "gpus": 1234567}
     share = {"gpus": 1 / 3, "cpus": 1234567.5, "memory": 0.0000001}
     await test_pools.change(rig, "research", limit=amounts, share=share, reserve={"memory": 1000000001})
@@ -79,7 +79,7 @@ async def test_what_was_not_typed_is_not_changed(rig: browsers.WebRig) -> None:
     assert (await test_pools.by_name(rig))["research"]["pool"]["share"] == {**share, "cpus": 3.0}
 
 
-async def test_what_is_left_out_of_the_form_is_removed(rig: browsers.WebRig) -> None:
+async def test_a_field_that_is_left_out_of_the_form_is_removed(rig: browsers.WebRig) -> None:
     await test_pools.change(rig, "research", limit={"gpus": 1, "cpus": 4}, policy="fifo")
     await send(rig, pool="research", version="1", limit="gpus=1", action="apply")
     stored = (await test_pools.by_name(rig))["research"]["pool"]

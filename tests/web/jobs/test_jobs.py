@@ -68,7 +68,7 @@ async def test_a_page_by_phase_leaves_no_job_out(rig: browsers.WebRig) -> None:
         assert bad.status_code == 422
 
 
-async def test_a_remembered_row_is_made_anew_when_what_it_shows_has_changed(rig: browsers.WebRig) -> None:
+async def test_a_remembered_row_is_made_anew_when_its_facts_have_changed(rig: browsers.WebRig) -> None:
     job = await rig.submit("ann", name="mine")
     address = "/jobs?column=priority&column=age&column=where"
     async with rig.browser("ann") as browser:
