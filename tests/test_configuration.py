@@ -10,6 +10,7 @@ import pytest
 
 from oarlock import configuration, main
 from oarlock.spec import errors, holdings
+from oarlock.spec.cluster import profiles
 
 CLUSTER = """
 [server]
@@ -61,6 +62,36 @@ def test_the_scheduler_gets_the_classes_of_nodes_with_their_prices(home: Path) -
     ]
 
 
+def test_the_scheduler_gets_the_constraints_of_the_profiles(home: Path) -> None:
+    """Of a class's taints and labels it gets those that decide between gangs; profiles without constraints none."""
+    text = """
+taints = ["team=red:NoSchedule", "nvidia.com/gpu:NoSchedule", "other:NoExecute"]
+labels = { disk = "ssd", os = "linux" }
+
+[kubernetes.profiles.red]
+pools = ["red"]
+tolerate = ["team=red"]
+node_labels = { disk = "ssd" }
+
+[kubernetes.profiles.proxy]
+env = { PROXY = "p" }
+"""
+    found = told(home, CLUSTER + text)
+    red = profiles.Profile(pools=("red",), tolerate=("team=red",), node_labels={"disk": "ssd"})
+    assert found.rules.profiles == (red,)
+    model = found.rules.node_classes[0].model
+    assert model.labels == {"disk": "ssd"}
+    assert [(str(taint), taint.tolerable) for taint in model.taints] == [
+        ("team=red:NoSchedule", True),
+        ("other:NoExecute", False),
+    ]
+
+
+def test_a_server_of_one_machine_has_no_profiles(home: Path) -> None:
+    text = CLUSTER + '[kubernetes.profiles.red]\ntolerate = ["team"]\n'
+    assert told(home, text.replace('"kubernetes"', '"local"')).rules.profiles == ()
+
+
 def test_a_server_of_one_machine_adds_no_nodes(home: Path) -> None:
     assert told(home, CLUSTER.replace('"kubernetes"', '"local"')).rules.node_classes == ()
 
@@ -74,6 +105,7 @@ def test_a_server_of_one_machine_adds_no_nodes(home: Path) -> None:
         ((CLASS + "max = 3", CLASS + "max = 0"), "kubernetes.node_classes.large.max", "1 to"),
         (("1Ti", "much"), "kubernetes.node_classes.large", "2Gi"),
         (("max = 3", "max = 3\ndomains = { rack = 0 }"), "kubernetes.node_classes.large.domains", "from 1"),
+        (("max = 3", 'max = 3\ntaints = ["team=red"]'), "kubernetes.node_classes.large.taints", "KEY=VALUE:EFFECT"),
         (("max = 3", "max = 3\ngpus = -1"), "kubernetes.node_classes.large.gpus", "0 to"),
     ],
 )

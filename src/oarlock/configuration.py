@@ -30,7 +30,7 @@ import msgspec
 
 from oarlock.backends.kubernetes import site
 from oarlock.spec import errors, plans
-from oarlock.spec.cluster import nodes, prices
+from oarlock.spec.cluster import nodes, prices, profiles
 from oarlock.spec.input import quantities
 
 DEFAULT_HOME = "~/.oarlock"
@@ -94,8 +94,13 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         """The nodes that an autoscaler of the cluster may add, with their prices."""
         if self.backend != KUBERNETES:
             return ()
-        declared = (one.declared(name) for name, one in self.kubernetes.node_classes.items())
+        declared = (one.declared(name, self.kubernetes) for name, one in self.kubernetes.node_classes.items())
         return tuple(msgspec.structs.replace(one, model=self.prices.priced(one.model)) for one in declared)
+
+    @property
+    def profiles(self) -> tuple[profiles.Profile, ...]:
+        """The constraints of gangs on their nodes, by pool and owner."""
+        return self.kubernetes.planned if self.backend == KUBERNETES else ()
 
     @property
     def shown(self) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 from hypothesis import strategies as st
 
 from oarlock.scheduler.placement import freespace, placing
@@ -13,6 +14,14 @@ GIB = 1 << 30
 OTHERS = [holdings.Resources(1000, 0, 1), holdings.Resources(3000, 2 * GIB, 2)]  # taken by pods of others
 CORDON = nodes.Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
 HINT = nodes.Taint(key="busy", effect="PreferNoSchedule")
+TEAMS = [nodes.Taint(key="team", value=value, effect="NoSchedule", tolerable=True) for value in ("a", "b")]
+CLOSED = [(TEAMS[0],), (TEAMS[1],), (TEAMS[0], HINT), tuple(TEAMS), (TEAMS[0], CORDON)]
+CONSTRAINTS = [
+    nodes.Constraints(tolerates=("team=a",)),
+    nodes.Constraints(tolerates=("team",)),
+    nodes.Constraints(labels=(("disk", "ssd"),)),
+    nodes.Constraints(tolerates=("other", "team=b"), labels=(("disk", "hdd"),)),
+]
 
 
 @st.composite
@@ -34,7 +43,8 @@ def machines(draw: st.DrawFn, name: str) -> nodes.Node:
         ports=draw(st.sampled_from([None, None, (20000, 20019)])),
         ready=draw(st.integers(0, 9)) > 0,
         taken=draw(st.sampled_from([holdings.Resources()] * 3 + [holdings.Resources(500, GIB, 0)] + OTHERS)),
-        taints=draw(st.sampled_from([()] * 8 + [(CORDON,), (HINT,)])),
+        taints=draw(st.sampled_from([()] * 12 + [(CORDON,), (HINT,), *CLOSED])),
+        labels=draw(st.sampled_from([{}, {}, {"disk": "ssd"}, {"disk": "hdd"}])),
     )
 
 
@@ -65,11 +75,14 @@ def asks(draw: st.DrawFn, role: str = "worker", most: int = 6) -> plans.Ask:
 def gangs(draw: st.DrawFn, *, roles: int = 1, job: str = "gang") -> plans.Gang:
     names = ("worker", "ps", "evaluator")[:roles]
     same = draw(st.sampled_from([None] * 4 + list(jobfile.Domain)))
+    held = draw(st.sampled_from([None] * 4 + CONSTRAINTS))
     return plans.Gang(
         job=job,
         name=job,
         pool="default",
-        asks=tuple(draw(asks(role, 6 if roles == 1 else 3)) for role in names),
+        asks=tuple(
+            msgspec.structs.replace(draw(asks(role, 6 if roles == 1 else 3)), constraints=held) for role in names
+        ),
         submitted_at=0.0,
         priority=draw(st.sampled_from([10, 50])),
         placement=draw(st.sampled_from([*jobfile.Placement, jobfile.Placement.PACK])),

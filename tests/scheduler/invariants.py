@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 import msgspec
+from tests.scheduler import reference
 
 from oarlock.scheduler.pools import entitlement
 from oarlock.spec import holdings, plans, refusals
@@ -64,6 +65,7 @@ def whole(gang: plans.Gang, claims: tuple[holdings.Holding, ...], snapshot: plan
         for claim in mine:
             node = machines[claim.node]
             assert node.ready, claim.node
+            assert reference.allows(node, gang), (claim.node, node.taints, node.labels, ask.constraints)
             assert claim.job == gang.job
             assert claim.amount == ask.amount or claim.amount == half(gang, ask.amount)
             cards = [device for device in node.devices if device.index in claim.devices]

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
-from tests.scheduler import invariants, world
+from tests.scheduler import clusters, invariants, world
 
 from oarlock.scheduler import planning
 from oarlock.scheduler.explaining import contexts, reasons
@@ -38,6 +38,7 @@ class Kind(NamedTuple):
     roles: bool = True
     topology: bool = True
     pairs: bool = False  # small gangs that may share a device, and what is measured of them
+    walls: bool = False  # taints that some gangs tolerate, and labels that some need
     most_nodes: int = 5
     most_waiting: int = 12
 
@@ -99,6 +100,9 @@ class Life:
             del self.world.waiting[dice.choice(sorted(self.world.waiting))]
         if self.kind.faults and dice.random() < 0.15:
             self._fault()
+        if self.kind.walls and self.world.nodes and dice.random() < 0.1:
+            name = dice.choice(sorted(self.world.nodes))
+            self.world.nodes[name] = world.replace(self.world.nodes[name], **self._marks())
 
     def arrive(self) -> plans.Gang:
         """A gang that could never run is refused when it is submitted (but may become impossible later)."""
@@ -171,7 +175,9 @@ class Life:
         dice = self.dice
         kind, count = dice.choice(TYPES), dice.choice([0, 1, 2, 4, 4, 8])
         memory = dice.choice([16, 80]) * GIB
+        marks = self._marks() if self.kind.walls else {}
         return nodes.Node(
+            **marks,
             name=name,
             capacity=holdings.Resources(dice.choice([4, 16, 32]) * 1000, dice.choice([8, 64]) * GIB, count),
             devices=tuple(nodes.Device(index=index, type=kind, memory_bytes=memory) for index in range(count)),
@@ -179,6 +185,13 @@ class Life:
             ports=dice.choice([None, None, (20000, 20019)]),
             price_per_h=dice.choice([0.0, 1.0, 2.0]),
         )
+
+    def _marks(self) -> dict[str, Any]:
+        dice = self.dice
+        return {
+            "taints": dice.choice([(), (), (), *clusters.CLOSED]),
+            "labels": dice.choice([{}, {"disk": "ssd"}, {"disk": "hdd"}]),
+        }
 
     def draw(self, name: str) -> plans.Gang:
         dice, kind = self.dice, self.kind
@@ -189,6 +202,9 @@ class Life:
             asks = [plans.Ask(role="worker", count=1, min=1, max=1, amount=amount, gpu_memory_bytes=8 * GIB)]
         if kind.roles and dice.random() < 0.15:
             asks.append(self._ask("ps"))
+        if kind.walls:
+            held = dice.choice([None, None, *clusters.CONSTRAINTS])
+            asks = [world.replace(ask, constraints=held) for ask in asks]
         same = dice.choice(["node", "rack"]) if kind.topology and dice.random() < 0.15 else None
         leaves = self.leaves()
         return plans.Gang(

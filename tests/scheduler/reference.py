@@ -93,7 +93,7 @@ class Cluster:
 
     def scopes(self, gang: plans.Gang, keep: Collection[str]) -> list[list[Machine]]:
         """Sets of nodes each of which could be where all of it goes."""
-        usable = [machine for machine in self.machines if machine.node.name not in keep]
+        usable = [one for one in self.machines if one.node.name not in keep and allows(one.node, gang)]
         topology = gang.topology
         if topology is None or not topology.required:
             return [usable]
@@ -113,7 +113,11 @@ class Cluster:
     def fewest(self, gang: plans.Gang, types: tuple[str, ...], among: Collection[str]) -> int:
         """The least number of those nodes that hold all of it: every set of them is looked at, the small ones first."""
         (ask,) = gang.asks
-        slots = [one.slots(ask, types, ask.count) for one in self.machines if one.node.name in among]
+        slots = [
+            one.slots(ask, types, ask.count)
+            for one in self.machines
+            if one.node.name in among and allows(one.node, gang)
+        ]
         for count in range(1, len(slots) + 1):
             if any(sum(chosen) >= ask.count for chosen in itertools.combinations(slots, count)):
                 return count
@@ -131,6 +135,7 @@ class Cluster:
         kinds: set[str] = set()
         for claim in claims:
             ask, machine = tasks[claim.role, claim.index], machines[claim.node]
+            assert allows(machine.node, gang)
             assert claim.job == gang.job
             assert claim.amount == ask.amount
             self._check_task(ask, claim, machine)
@@ -163,6 +168,16 @@ class Cluster:
         servers = {claim.node for claim in claims if claim.role == "ps"}
         if gang.beside is not None and workers:
             assert servers <= workers if gang.beside else not servers & workers
+
+
+def allows(node: nodes.Node, gang: plans.Gang) -> bool:
+    """Return whether the gang tolerates each taint that closes the node, and the node has each label it needs."""
+    held = gang.asks[0].constraints or nodes.Constraints()
+    return all(
+        taint.effect == "PreferNoSchedule"
+        or (taint.tolerable and bool({taint.key, f"{taint.key}={taint.value}"} & {*held.tolerates}))
+        for taint in node.taints
+    ) and {*held.labels} <= {*node.labels.items()}
 
 
 def domain(node: nodes.Node, level: jobfile.Domain) -> str | None:

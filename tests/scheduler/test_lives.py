@@ -44,6 +44,23 @@ def test_a_thousand_rounds() -> None:
     assert min(seen.values()) > 3, seen
 
 
+def test_a_thousand_rounds_with_nodes_that_are_closed_to_some_gangs() -> None:
+    """No gang goes to a node whose taint it does not tolerate, or that lacks its label; but gangs do go there."""
+    seen = dict.fromkeys(("launches", "preemptions", "resizes", "moves", "refusals"), 0)
+    dedicated = labelled = 0
+    for seed in range(20):
+        life = lives.Life(random.Random(seed), lives.Kind(walls=True))
+        for _ in range(50):
+            plan = life.step()
+            for part in seen:
+                seen[part] += len(getattr(plan, part))
+            on = [(life.world.nodes[one.node], launch.job) for launch in plan.launches for one in launch.holdings]
+            dedicated += sum(bool(node.taints) for node, _ in on)
+            held = [life.world.running[job].gang.constraints for _, job in on if job in life.world.running]
+            labelled += sum(bool(one.labels) for one in held if one is not None)
+    assert min(*seen.values(), dedicated, labelled) > 3, (seen, dedicated, labelled)
+
+
 @pytest.mark.long
 def test_two_thousand_rounds_of_turns_and_pairs() -> None:
     """Gangs that share a device start so, are moved to that, stop where it does not pay, and part when others leave."""

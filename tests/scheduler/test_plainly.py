@@ -56,9 +56,9 @@ class Twins(lives.Life):
     device that is still held the sums say less than its devices.
     """
 
-    def __init__(self, dice: random.Random) -> None:
+    def __init__(self, dice: random.Random, kind: lives.Kind = MANY) -> None:
         self.made: dict[str, nodes.Node] = {}
-        super().__init__(dice, MANY, plan=same)
+        super().__init__(dice, kind, plan=same)
 
     def _node(self, name: str) -> nodes.Node:
         if name not in self.made:
@@ -80,6 +80,17 @@ class Twins(lives.Life):
 def test_shortcuts_change_nothing(dice: random.Random, steps: int) -> None:
     """A queue that is kept in order, refusals by likeness, sums, memories: against sorting and working out anew."""
     life = Twins(dice)
+    for _ in range(8):
+        life.arrive()
+    for _ in range(steps):
+        life.step()
+
+
+@unhurried
+@hypothesis.given(DICE, STEPS)
+def test_shortcuts_change_nothing_where_nodes_are_closed_to_some_gangs(dice: random.Random, steps: int) -> None:
+    """A refusal by likeness, an index or a sum of one class of gangs must not serve another class."""
+    life = Twins(dice, MANY._replace(walls=True))
     for _ in range(8):
         life.arrive()
     for _ in range(steps):

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from tests import examples, marks
 from tests.scheduler import invariants, lives, world
 
-from oarlock.scheduler import planning
-from oarlock.scheduler.forecasting import forecasts
+from oarlock.scheduler import gangs, planning
+from oarlock.scheduler.forecasting import forecasts, remedies
 from oarlock.scheduler.reuse import memos
-from oarlock.spec import errors, plans, refusals
-from oarlock.spec.cluster import pools
+from oarlock.spec import errors, holdings, plans, refusals
+from oarlock.spec.cluster import nodes, pools, profiles
 
 DICE = st.randoms(use_true_random=False)
 STEPS = st.integers(0, 15)
@@ -231,3 +231,43 @@ def test_an_unknown_policy_is_refused() -> None:
     own = plans.Snapshot(nodes=(), pools=(pools.Pool(name="default", policy="lass"),), waiting=(waiting,))
     with pytest.raises(errors.InvalidInput, match="no policy 'lass'"):
         planning.plan(own, 0.0)
+
+
+TEAM = nodes.Taint(key="team", value="a", effect="NoSchedule", tolerable=True)
+
+
+def held_to(pool: str) -> tuple[plans.Gang, plans.Snapshot]:
+    """Return a gang of that pool in a cluster of one free node, which the gangs of `research` alone tolerate."""
+    rules = plans.Rules(profiles=(profiles.Profile(pools=("research",), tolerate=("team",)),))
+    ask = plans.Ask(role="worker", count=1, min=1, max=1, amount=holdings.Resources(1000))
+    gang = plans.Gang(job="j", name="j", pool=pool, asks=(ask,), submitted_at=0.0)
+    free = nodes.Node(name="free", capacity=holdings.Resources(4000), taints=(TEAM,))
+    full = nodes.Node(name="full", capacity=holdings.Resources(4000), taken=holdings.Resources(4000))
+    declared = tuple(pools.Pool(name=name) for name in ("research", "web"))
+    waiting = gangs.in_pool(gang, pool, rules.profiles)
+    return waiting, plans.Snapshot(nodes=(free, full), pools=declared, waiting=(waiting,), rules=rules)
+
+
+def test_a_tainted_node_is_free_for_the_gangs_whose_profile_tolerates_it() -> None:
+    _, snapshot = held_to("research")
+    (launch,) = planning.plan(snapshot, 0.0).launches
+    assert [claim.node for claim in launch.holdings] == ["free"]
+    _, snapshot = held_to("web")
+    assert planning.plan(snapshot, 0.0).refusals["j"].code is refusals.Code.NO_CAPACITY
+
+
+def test_the_pool_whose_profile_opens_a_node_is_offered() -> None:
+    gang, snapshot = held_to("web")
+    refusal = planning.plan(snapshot, 0.0).refusals["j"]
+    assert (
+        remedies.smallest(snapshot, gang, refusal, 0.0, lambda: 0.0).words == "It would start now in the pool research."
+    )
+
+
+def test_a_gang_leaves_the_nodes_that_others_may_use_to_them() -> None:
+    gang, snapshot = held_to("research")
+    both = [nodes.Node(name=name, capacity=holdings.Resources(4000)) for name in ("a", "z")]
+    of = msgspec.structs.replace(snapshot, nodes=(both[0], snapshot.nodes[0], both[1]))
+    (launch,) = planning.plan(of, 0.0).launches
+    assert [claim.node for claim in launch.holdings] == ["free"]
+    assert gang.constraints == nodes.Constraints(tolerates=("team",))

@@ -54,7 +54,7 @@ class Provisioning:
         self._report = report
         self._rules = rules
         self._roster = rosters.Roster(store)
-        self._candidates = candidates.Candidates()
+        self._candidates = candidates.Candidates(profiles=rules.profiles)
         self._due = 0.0
         self._last: float | None = None
         self._changed = True

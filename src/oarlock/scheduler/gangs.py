@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+
+import msgspec
 
 from oarlock.scheduler.speed import samples
 from oarlock.spec import attempts, holdings, intents, jobfile, jobs, plans, roles
 from oarlock.spec.access import privacy
+from oarlock.spec.cluster import nodes, profiles
 from oarlock.spec.input import quantities
 
 PORTS_PER_TASK = 4
@@ -17,14 +20,20 @@ GONE_WITHIN_S = 10.0
 """Seconds after the grace period by which all processes are gone."""
 
 
-def gang(job: jobs.Job, names: privacy.Names = privacy.PUBLIC) -> plans.Gang:
-    """Return the gang of a job: its asks and the facts about it. `names` gives the name that all users may read."""
+Profiles = Sequence[profiles.Profile]
+
+
+def gang(job: jobs.Job, names: privacy.Names = privacy.PUBLIC, of: Profiles = ()) -> plans.Gang:
+    """Return the gang of a job: its asks and the facts about it.
+
+    `names` gives the name that all users may read. The profiles in `of` tell the constraints on its nodes.
+    """
     return plans.Gang(
         job=job.id,
         name=names.of(job),
         pool=job.pool,
         owner=job.owner,
-        asks=tuple(asks(job.spec)),
+        asks=tuple(asks(job.spec, profiles.constraints(of, job.pool, job.owner))),
         submitted_at=job.created_at,
         priority=job.spec.priority,
         preemptible=job.spec.preemptible,
@@ -47,7 +56,14 @@ def gang(job: jobs.Job, names: privacy.Names = privacy.PUBLIC) -> plans.Gang:
     )
 
 
-def asks(spec: jobfile.JobSpec) -> Iterable[plans.Ask]:
+def in_pool(one: plans.Gang, pool: str, of: Profiles) -> plans.Gang:
+    """Return the gang as it would be in another pool, whose profiles may be others."""
+    held = profiles.constraints(of, pool, one.owner)
+    moved = tuple(msgspec.structs.replace(ask, constraints=held) for ask in one.asks)
+    return msgspec.structs.replace(one, pool=pool, asks=moved)
+
+
+def asks(spec: jobfile.JobSpec, constraints: nodes.Constraints | None = None) -> Iterable[plans.Ask]:
     """Yield one ask for each role, the chief first, so that the deciding tasks get the best places."""
     for name in sorted(spec.roles, key=_RANK.__getitem__):
         role = spec.roles[name]
@@ -66,15 +82,18 @@ def asks(spec: jobfile.JobSpec) -> Iterable[plans.Ask]:
             nproc=role.nproc,
             gpu_types=(role.gpu_type,) if isinstance(role.gpu_type, str) else role.gpu_type,
             gpu_memory_bytes=quantities.memory_bytes(role.gpu_memory) if role.gpu_memory is not None else 0,
+            constraints=constraints,
         )
 
 
-def running(job: jobs.Job, held: Iterable[holdings.Holding], names: privacy.Names = privacy.PUBLIC) -> plans.Running:
+def running(
+    job: jobs.Job, held: Iterable[holdings.Holding], names: privacy.Names = privacy.PUBLIC, of: Profiles = ()
+) -> plans.Running:
     """Return the running gang of a job with an attempt: its holdings, and its possible ends."""
     live = job.live
     stopping = live is not None and (live.stop is not None or job.intent is not intents.Intent.RUN)
     return plans.Running(
-        gang=gang(job, names),
+        gang=gang(job, names, of),
         holdings=tuple(held),
         started_at=live.started_at if live else job.created_at,
         expected_end=expected_end(job),

@@ -16,10 +16,16 @@ NAMED = 3
 
 
 class Cards(NamedTuple):
-    """The GPUs that suit a gang: the types (empty: any), and the least memory of each."""
+    """The GPUs that suit a gang: the types (empty: any), the least memory of each, and the constraints on nodes."""
 
     types: tuple[str, ...] = ()
     memory_bytes: int = 0
+    constraints: nodes.Constraints | None = None
+
+    @property
+    def choose(self) -> bool:
+        """Whether not every type of GPU suits the gang."""
+        return bool(self.types or self.memory_bytes)
 
     def on(self, node: nodes.Node) -> bool:
         """Return whether the GPUs of a node suit the gang. All GPUs of a node are taken to be of one type."""
@@ -34,21 +40,23 @@ ANY = Cards()
 
 def devices(node: nodes.Node, count: float, cards: Cards) -> float:
     """Return `count` if the node's GPUs suit the gang, else 0."""
-    return count if not any(cards) or cards.on(node) else 0.0
+    return count if not cards.choose or cards.on(node) else 0.0
 
 
 def total(of: Sequence[nodes.Node], cards: Cards = ANY) -> dict[str, float]:
-    """Return the capacity of nodes, with only the GPUs that suit the gang."""
+    """Return the capacity of the nodes that are not closed to the gang, with only the GPUs that suit it."""
+    of = [node for node in of if node.admits(cards.constraints)]
     found = amounts.numbers(sum((node.capacity for node in of), holdings.Resources()))
-    if any(cards):
+    if cards.choose:
         found["gpus"] = sum(devices(node, node.capacity.devices, cards) for node in of)
     return found
 
 
 def taken(of: Sequence[nodes.Node], cards: Cards = ANY) -> dict[str, float]:
     """Return the amounts that programs of others take of these nodes; of GPUs those that would do."""
+    of = [node for node in of if node.admits(cards.constraints)]
     found = amounts.numbers(sum((node.taken for node in of), holdings.Resources()))
-    if any(cards):
+    if cards.choose:
         found["gpus"] = sum(devices(node, node.taken.devices, cards) for node in of)
     return found
 
@@ -98,8 +106,22 @@ def wanted(gang: plans.Gang) -> str:
 
 
 def cards(gang: plans.Gang) -> Cards:
-    """Return the GPUs that suit the first role of a gang that asks for any."""
-    return next((Cards(ask.gpu_types, ask.gpu_memory_bytes) for ask in gang.asks if ask.amount.devices), ANY)
+    """Return the GPUs that suit the first role of a gang that asks for any, and the gang's constraints."""
+    held = gang.constraints
+    found = (Cards(ask.gpu_types, ask.gpu_memory_bytes, held) for ask in gang.asks if ask.amount.devices)
+    return next(found, ANY if held is None else Cards(constraints=held))
+
+
+def closed(of: Iterable[nodes.Node], constraints: nodes.Constraints | None) -> str:
+    """Return the nodes that are closed to such gangs alone, with the reasons: `n1 and n2 (taint team=b:NoSchedule)`.
+
+    Return an empty text if there are none.
+    """
+    names: dict[str, list[str]] = {}
+    for node in of:
+        if not node.admits(constraints):
+            names.setdefault(", ".join(node.barriers(constraints)), []).append(node.name)
+    return ", ".join(f"{named(sorted(which))} ({why})" for why, which in sorted(names.items()))
 
 
 def named(names: Iterable[str], others: str = "others") -> str:

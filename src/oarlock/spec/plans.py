@@ -8,7 +8,7 @@ from enum import StrEnum
 import msgspec
 
 from oarlock.spec import curves, holdings, jobfile, refusals
-from oarlock.spec.cluster import nodes, pools
+from oarlock.spec.cluster import nodes, pools, profiles
 from oarlock.spec.input import edits
 
 Size = tuple[int, ...]
@@ -43,6 +43,7 @@ class Ask(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     gpu_memory_bytes: int = 0  # of each device
     cap: int | None = None  # the most for now; None: `max`
     nproc: int = 1  # processes in each task
+    constraints: nodes.Constraints | None = None  # on its nodes; None: no taint is tolerated, no label is needed
 
     @property
     def most(self) -> int:
@@ -97,6 +98,11 @@ class Gang(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     @property
     def smallest(self) -> Size:
         return _single(self.asks[0].min) if len(self.asks) == 1 else tuple(ask.min for ask in self.asks)
+
+    @property
+    def constraints(self) -> nodes.Constraints | None:
+        """The constraints on its nodes, which all its asks share."""
+        return self.asks[0].constraints
 
     @property
     def wanted(self) -> Size:
@@ -194,6 +200,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     restart_s: float = 30.0  # the assumed price of a restart
     backfill: bool = True
     node_classes: tuple[nodes.NodeClass, ...] = ()  # nodes that may be added
+    profiles: tuple[profiles.Profile, ...] = ()  # the constraints of gangs on their nodes, by pool and owner
     policies: dict[str, dict[str, float]] = {}  # a policy's own parameters by its name, where they are not the default
 
 

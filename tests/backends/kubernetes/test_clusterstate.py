@@ -15,6 +15,7 @@ from oarlock.backends.kubernetes import clusterstate, site
 from oarlock.backends.kubernetes.apiserver import client, objects
 from oarlock.backends.kubernetes.pods import labels
 from oarlock.spec import holdings
+from oarlock.spec.cluster import profiles as spec_profiles
 from oarlock.spec.cluster.nodes import Device, Node, Taint
 
 GIB = 1 << 30
@@ -95,6 +96,30 @@ def test_taints_close_a_node_unless_they_are_tolerated() -> None:
     closed = node(taints=[gpu, other])
     assert closed is not None
     assert (closed.open, closed.taints) == (False, (Taint(key="team", value="red", effect="NoExecute"),))
+
+
+def test_a_taint_that_a_profile_tolerates_closes_a_node_to_the_other_gangs_alone() -> None:
+    profiles = {
+        "research": site.Profile(pools=("research",), tolerate=("team=red",), node_labels={"disk": "ssd"}),
+    }
+    there = site.Site(profiles=profiles)
+    red, blue = ({"key": "team", "value": value, "effect": "NoSchedule"} for value in ("red", "blue"))
+    found = node({"disk": "ssd", "os": "linux"}, taints=[red], there=there)
+    assert found is not None
+    assert found.labels == {"disk": "ssd"}, "only those that a profile names"
+    assert found.open
+    held = [spec_profiles.constraints(there.planned, pool, "ann") for pool in ("research", "web")]
+    assert [found.admits(one) for one in held] == [True, False]
+    plain = node(taints=[], there=there)
+    assert plain is not None
+    assert [plain.admits(one) for one in held] == [False, True]
+    assert plain.barriers(held[0]) == ["no label disk=ssd"]
+    closed = node({"disk": "ssd"}, taints=[red, blue], there=there)
+    assert closed is not None
+    assert not closed.open, "no profile tolerates the other taint"
+    cordoned = node({"disk": "ssd"}, taints=[red], cordoned=True, there=there)
+    assert cordoned is not None
+    assert not cordoned.open
 
 
 def test_a_cordon_closes_a_node() -> None:

@@ -20,7 +20,7 @@ from oarlock.backends.kubernetes import noderequests
 from oarlock.backends.kubernetes import site as sites
 from oarlock.backends.kubernetes.apiserver import client, objects
 from oarlock.spec import errors, holdings
-from oarlock.spec.cluster import provisioning
+from oarlock.spec.cluster import nodes, provisioning
 
 pytestmark = apiserver.needed
 Answer = provisioning.Answer
@@ -331,6 +331,21 @@ def test_the_pods_of_a_request_are_those_of_the_gang() -> None:
     wanted = {"cpu": "2", "memory": str(1 << 30), "nvidia.com/gpu": "4"}
     assert spec["containers"][0]["resources"] == {"requests": wanted, "limits": wanted}
     assert spec["tolerations"] == [{"key": "nvidia.com/gpu", "operator": "Exists"}]
+
+
+def test_the_pods_of_a_request_have_the_constraints_of_the_gang() -> None:
+    """An autoscaler would add no node, or one that the gang cannot use."""
+    site = sites.Site(installation="one", namespace="jobs", image="registry.example/oarlock:1", nodes={"pool": "gpu"})
+    held = nodes.Constraints(tolerates=("nvidia.com/gpu", "team=a"), labels=(("disk", "ssd"),))
+    one = request()
+    tasks = tuple(msgspec.structs.replace(of, constraints=held) for of in one.need.tasks)
+    asked = msgspec.structs.replace(one, need=msgspec.structs.replace(one.need, tasks=tasks))
+    spec = noderequests.template(site, "j-1", asked, 0)["template"]["spec"]
+    assert spec["nodeSelector"] == {"pool": "gpu", "disk": "ssd"}
+    assert spec["tolerations"] == [
+        {"key": "nvidia.com/gpu", "operator": "Exists"},
+        {"key": "team", "operator": "Equal", "value": "a"},
+    ]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import re
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as some
-from tests.scheduler.explaining.test_reasons import gang, node
+from tests.scheduler.explaining.test_reasons import ONLY_A, TEAM_A, TEAM_B, constrained, gang, node
 
 from oarlock.scheduler import planning
 from oarlock.scheduler.explaining import impossible
@@ -70,3 +70,35 @@ def test_the_answers_are_kept_until_other_nodes_are_declared() -> None:
     other = one.follow(plans.Snapshot(nodes=(node("a", gpus=8),), pools=()))
     assert other.never(gang(tasks=1, gpus=8)) is None
     assert one.never(gang(tasks=1, gpus=8)) is not None
+
+
+def test_a_gang_is_impossible_where_only_closed_nodes_would_hold_it() -> None:
+    """A cordon passes; a taint that its pool's profiles do not tolerate, or a label that they need, does not."""
+    cordon = nodes.Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
+    there = (node("a", gpus=1, taints=(TEAM_A, cordon)), node("b", gpus=4, taints=(TEAM_B,)))
+    found = impossible.Declared(there, ()).never(constrained(gang(gpus=2), ONLY_A))
+    assert found is not None
+    assert found.message == (
+        "It needs 2 GPUs and 1 CPU for 1 task; one task needs 2 GPUs, and no node has more than 1. "
+        "Closed to it: b (taint team=b:NoSchedule)."
+    )
+    assert found.total["gpus"] == 1
+    assert impossible.Declared(there, ()).never(constrained(gang(gpus=1), ONLY_A)) is None
+    plain = impossible.Declared(there, ()).never(gang())
+    assert plain is not None
+    assert plain.message.endswith(
+        "no node is open to it. Closed to it: a (taint team=a:NoSchedule), b (taint team=b:NoSchedule)."
+    )
+    assert plain.change == impossible.ANOTHER_POOL
+
+
+@given(MACHINES, ASKED, some.lists(some.sampled_from([(), (TEAM_A,), (TEAM_B,)]), min_size=4, max_size=4))
+def test_it_is_impossible_exactly_if_the_nodes_that_are_open_to_it_refuse_it(
+    machines: list[dict[str, object]], asked: plans.Gang, taints: list[tuple[nodes.Taint, ...]]
+) -> None:
+    there = declared([{**of, "taints": of_node} for of, of_node in zip(machines, taints, strict=False)])
+    held = constrained(asked, ONLY_A)
+    never = impossible.Declared(there, ()).never(held)
+    assert (never is None) == starts(held, there), never
+    only = tuple(one for one in there if TEAM_B not in one.taints)
+    assert (never is None) == bool(only and starts(held, only))

@@ -37,6 +37,14 @@ def gang(name: str = "job", tasks: int = 1, gpus: int = 0, least: int = 0, **oth
     return plans.Gang(**given)  # type: ignore[arg-type]
 
 
+TEAM_A, TEAM_B = (nodes.Taint(key="team", value=of, effect="NoSchedule", tolerable=True) for of in ("a", "b"))
+ONLY_A = nodes.Constraints(tolerates=("team=a",))
+
+
+def constrained(of: plans.Gang, held: nodes.Constraints) -> plans.Gang:
+    return msgspec.structs.replace(of, asks=tuple(msgspec.structs.replace(ask, constraints=held) for ask in of.asks))
+
+
 def running(name: str, on: str, gpus: int, first: int = 0) -> plans.Running:
     claim = holdings.Holding(
         job=name,
@@ -128,6 +136,32 @@ WORDS = [
         reasons.no_capacity(gang(), context(node("a", taints=(CORDON,)), node("b", ready=False))),
         "no_nodes | None of 2 nodes takes new tasks: 1 of 2 nodes not ready, 1 of 2 nodes cordoned or tainted. | Bring "
         "a node back; `oarlock nodes` tells the reason.",
+    ),
+    (
+        reasons.no_capacity(
+            constrained(gang(gpus=2), ONLY_A),
+            context(
+                *(node(name, taints=(TEAM_B,)) for name in "bc"),
+                node("d", taints=(TEAM_A, TEAM_B)),
+                node("a", gpus=1, taints=(TEAM_A,)),
+                node("e", taints=(CORDON,)),
+            ),
+        ),
+        "no_capacity | It needs 2 GPUs and 1 CPU for 1 task; 1 of 1 GPU is free (1 of 5 nodes cordoned or tainted; "
+        "closed to it: b, c and d (taint team=b:NoSchedule)).",
+    ),
+    (
+        reasons.no_capacity(gang(gpus=6), context(node("a", taints=(TEAM_A,)), node("b"))),
+        "no_capacity | It needs 6 GPUs and 1 CPU for 1 task; 4 of 4 GPUs are free (closed to it: a (taint "
+        "team=a:NoSchedule)).",
+    ),
+    (
+        reasons.no_capacity(
+            constrained(gang(gpus=2), nodes.Constraints(labels=(("disk", "ssd"),))),
+            context(node("a", labels={"disk": "hdd"}), node("b")),
+        ),
+        "no_nodes | None of 2 nodes takes new tasks: closed to it: a and b (no label disk=ssd). | Choose another "
+        "pool, or have the administrator change the profiles of this one.",
     ),
     (
         reasons.no_capacity(gang(), context(node("a", ready=False))),

@@ -53,7 +53,7 @@ def test_a_gang_with_several_asks_is_placed_rightly(situation) -> None:
     assert space.free() == free
     if claims is not None:
         reference.Cluster(of, held).check(gang, gang.wanted, claims)
-        assert space.holds(claims)
+        assert space.holds(claims, gang.constraints)
     assert placing.most(gang, space) <= len(gang.tasks)
 
 
@@ -96,10 +96,11 @@ def test_spread_is_even(situation) -> None:
     types = {d.type for c in claims for d in by_name[c.node].devices if d.index in c.devices}
     cluster = reference.Cluster(of, held)
     bare = not any(by_name[claim.node].devices for claim in claims)
-    tasks = {one.node.name: 0 for one in cluster.machines if types or not bare or not one.node.devices}
+    machines = [one for one in cluster.machines if reference.allows(one.node, gang)]
+    tasks = {one.node.name: 0 for one in machines if types or not bare or not one.node.devices}
     for claim in claims:
         tasks[claim.node] += 1
-    slots = {one.node.name: one.slots(gang.asks[0], types, 100) for one in cluster.machines}
+    slots = {one.node.name: one.slots(gang.asks[0], types, 100) for one in machines}
     assert all(tasks[more] - tasks[less] < 2 or tasks[less] == slots[less] for more in tasks for less in tasks)
 
 
@@ -142,7 +143,8 @@ def test_as_many_as_fit_are_as_many_as_it_says(situation) -> None:
         smaller = msgspec.structs.replace(ask, count=size, min=size, max=size)
         assert cluster.fits(msgspec.structs.replace(gang, asks=(smaller,))) == (size <= found)
     if gang.topology is None or not gang.topology.required:
-        counted = [sum(one.slots(ask, types, 100) for one in cluster.machines) for types in cluster.types(gang)]
+        machines = [one for one in cluster.machines if reference.allows(one.node, gang)]
+        counted = [sum(one.slots(ask, types, 100) for one in machines) for types in cluster.types(gang)]
         assert min(space.slots(ask, mixed=gang.mixed), 100) == min(max(counted, default=0), 100)
 
 
@@ -338,7 +340,7 @@ def test_tasks_for_which_the_nodes_of_their_gang_have_no_space_are_on_other_node
     assert sorted((claim.role, claim.node) for claim in claims) == [
         ("evaluator", "a"), ("evaluator", "a"), ("worker", "a"), ("worker", "b"), ("worker", "b"),
     ]  # fmt: skip
-    assert space.holds(claims)
+    assert space.holds(claims, gang.constraints)
 
 
 def test_the_roles_of_a_spread_gang_are_on_nodes_of_their_own() -> None:

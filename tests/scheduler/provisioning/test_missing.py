@@ -219,3 +219,23 @@ def test_one_look_searches_for_some_gangs_and_the_next_ones_for_the_others(monke
         (["g0"], ["g1", "g2", "g3", "g4"]),
         (["g0"], ["g1", "g2", "g3", "g4"]),
     ], "also those behind one that no nodes help"
+
+
+def test_new_nodes_are_of_a_class_that_is_open_to_the_gang() -> None:
+    """The cheaper class has a taint that the gang does not tolerate, or lacks the label that it needs."""
+    cheap, ours = node_class("cheap", price=1.0, taints=(cases.TEAM_B,)), node_class("ours", price=2.0)
+    dedicated = node_class("ours", price=2.0, taints=(cases.TEAM_A,), labels={"disk": "ssd"})
+    assert lacks(snapshot(wait=(gang("g", gpus=4),), classes=(cheap, ours))) == {"g": {"ours": 1}}
+    held = nodes.Constraints(tolerates=("team=a",), labels=(("disk", "ssd"),))
+    asked = cases.constrained(gang("g", gpus=4), held)
+    found = missing.missing(refused(snapshot(wait=(asked,), classes=(cheap, dedicated))))
+    assert found["g"].nodes == {"ours": 1}
+    assert [one.constraints for one in found["g"].tasks] == [held]
+    never = planning.plan(snapshot(wait=(asked,), classes=(cheap, ours)), NOW).refusals["g"]
+    assert never.code is refusals.Code.NEVER_FITS
+
+
+def test_a_request_is_made_anew_where_the_profiles_have_changed() -> None:
+    wait = (cases.constrained(gang("g", tasks=2, gpus=4), cases.ONLY_A),)
+    of = refused(snapshot(wait=wait))
+    assert missing.missing(of, {"g": asked_before(2, nodes=2)})["g"].tasks[0].constraints == cases.ONLY_A

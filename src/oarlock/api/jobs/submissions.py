@@ -71,7 +71,7 @@ async def judge(
             path="dependencies",
             hint="Upload a snapshot.",
         )
-    gang = gangs.gang(draft(services, "", submission))
+    gang = gangs.gang(draft(services, access.user.name, submission), of=services.rules.profiles)
     nodes, declared = await access.shared(lambda view: (view.nodes(), view.pools()))
     pooltrees.check_leaf(spec.pool, declared)
     if possible and nodes:

@@ -118,7 +118,7 @@ class Forecaster:
     async def plan(self, access: authorisation.Access, rules: plans.Rules, now: float, job: jobs.Job) -> plans.Forecast:
         """Return the forecast of a job that is not submitted yet."""
         look = await access.shared(lambda view: self._look(view, rules, now))
-        gang = gangs.gang(job, self.names)
+        gang = gangs.gang(job, self.names, rules.profiles)
         if gang.lasts_s is None:
             took = await access.shared(lambda view: _took(view, job.owner, job.name))
             gang = msgspec.structs.replace(gang, lasts_s=_median(took))
@@ -183,20 +183,22 @@ class Forecaster:
             snapshot=plans.Snapshot(
                 nodes=tuple(view.nodes()),
                 pools=tuple(view.pools()),
-                waiting=tuple(self._waiting(job) for job in active if waits(job)),
-                running=tuple(self._running(job, held[job.id], now) for job in active if job.id in held),
+                waiting=tuple(self._waiting(job, rules) for job in active if waits(job)),
+                running=tuple(self._running(job, held[job.id], rules, now) for job in active if job.id in held),
                 rules=rules,
             ),
             bounded=frozenset(job.id for job in active if not tells(job) and self._lasts_s(job, now) is None),
             seq=view.last_seq(),
         )
 
-    def _waiting(self, job: jobs.Job) -> plans.Gang:
-        gang = gangs.gang(job, self.names)
+    def _waiting(self, job: jobs.Job, rules: plans.Rules) -> plans.Gang:
+        gang = gangs.gang(job, self.names, rules.profiles)
         return gang if gang.lasts_s is not None else msgspec.structs.replace(gang, lasts_s=_median(self._known(job)))
 
-    def _running(self, job: jobs.Job, held: Iterable[holdings.Holding], now: float) -> plans.Running:
-        running = gangs.running(job, held, self.names)
+    def _running(
+        self, job: jobs.Job, held: Iterable[holdings.Holding], rules: plans.Rules, now: float
+    ) -> plans.Running:
+        running = gangs.running(job, held, self.names, rules.profiles)
         lasts_s = None if tells(job) else self._lasts_s(job, now)
         processing_at = job.live.processing_at if job.live is not None else None
         if lasts_s is None or processing_at is None:

@@ -20,7 +20,7 @@ from oarlock.backends import gpunames
 from oarlock.backends.kubernetes import amounts
 from oarlock.backends.kubernetes.apiserver import client, objects, watches
 from oarlock.backends.kubernetes.pods import labels
-from oarlock.backends.kubernetes.site import Site
+from oarlock.backends.kubernetes.site import CORDON, Site
 from oarlock.spec import holdings
 from oarlock.spec.cluster.nodes import Device, Node, Taint
 
@@ -28,8 +28,7 @@ MAX_GPUS = 1024
 NODE_LOST = "node lost"
 _OWN_TAINTS = frozenset({"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"})
 """Taints that say again that a node is not ready."""
-_HINT = "PreferNoSchedule"
-_CORDON = objects.Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
+_CORDON = objects.Taint(key=CORDON, effect="NoSchedule")
 _NOTHING = holdings.Resources()
 
 
@@ -159,6 +158,7 @@ def node(found: objects.Node, site: Site) -> Node | None:
         name=found.metadata.name,
         capacity=capacity,
         devices=_devices(capacity.gpus, said, site),
+        labels=site.selecting(said),
         domains={level: said[label] for level, label in site.domains.items() if said.get(label)},
         node_class=said.get(site.class_label, ""),
         ready=ready,
@@ -217,12 +217,10 @@ def _readiness(conditions: tuple[objects.Condition, ...]) -> tuple[bool, str]:
 
 
 def _taints(spec: objects.NodeSpec, site: Site) -> tuple[Taint, ...]:
-    """Return the taints that our tasks do not tolerate. A cordon becomes a taint only after a while."""
+    """Return the taints that not all of our tasks tolerate. A cordon becomes a taint only after a while."""
     said = list(spec.taints)
     if spec.unschedulable and not any(taint.key == _CORDON.key for taint in said):
         said.append(_CORDON)
-    return tuple(
-        Taint(key=taint.key, value=taint.value, effect=taint.effect)
-        for taint in said
-        if taint.effect != _HINT and taint.key not in site.tolerate and taint.key not in _OWN_TAINTS
+    return site.taints(
+        Taint(key=taint.key, value=taint.value, effect=taint.effect) for taint in said if taint.key not in _OWN_TAINTS
     )

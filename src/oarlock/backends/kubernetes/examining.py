@@ -122,7 +122,7 @@ async def examine(api: client.Client, site: Site, url: str = "") -> AsyncIterato
         nodes = [node for node in await _nodes(api, site) if node is not None]
         for result in _of_nodes(nodes, site):
             yield result
-        usable = next((node.name for node in nodes if node.open), None)
+        usable = next((node.name for node in nodes if node.open and node.admits(None)), None)
         if usable is None:
             return
         for image in dict.fromkeys([site.image, *site.images.values()]):

@@ -22,7 +22,7 @@ from oarlock.backends.kubernetes.apiserver import client, objects
 from oarlock.backends.kubernetes.pods import labels, rendering
 from oarlock.backends.kubernetes.site import Site
 from oarlock.spec import errors, resources
-from oarlock.spec.cluster import provisioning
+from oarlock.spec.cluster import nodes, provisioning
 
 GROUP = "autoscaling.x-k8s.io"
 PLURAL = "provisioningrequests"
@@ -222,6 +222,9 @@ def template(site: Site, job: str, request: provisioning.NodeRequest, index: int
     tasks = request.need.tasks[index]
     chosen = {**site.nodes, **({site.class_label: tasks.node_class} if tasks.node_class else {})}
     wanted = rendering.requests(tasks.amount, site.gpu_resource)
+    held = tasks.constraints or nodes.Constraints()
+    chosen |= dict(held.labels)
+    tolerated = [taint for taint in held.tolerates if taint not in site.tolerate]
     return {
         "apiVersion": "v1",
         "kind": "PodTemplate",
@@ -230,8 +233,8 @@ def template(site: Site, job: str, request: provisioning.NodeRequest, index: int
             "metadata": {"labels": _labels(site, job, request.number)},
             "spec": {
                 "restartPolicy": "Never",
-                **({"nodeSelector": chosen} if chosen else {}),
                 **rendering.pod_settings(site),
+                **rendering.on_nodes(site, tolerated, chosen),
                 "containers": [
                     {
                         "name": rendering.TASK,

@@ -23,14 +23,14 @@ pool = "research"
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from enum import StrEnum
 from pathlib import Path
 
 import msgspec
 
 from oarlock.spec import errors, holdings, jobfile
-from oarlock.spec.cluster import nodes
+from oarlock.spec.cluster import nodes, profiles
 from oarlock.spec.input import quantities
 
 DOMAINS = {"zone": "topology.kubernetes.io/zone", "nvlink": "nvidia.com/gpu.clique"}
@@ -43,12 +43,17 @@ OWN = "oarlock.dev/"
 
 MAX_NODES = 10_000
 MAX_GPUS = 1024
+HINT = "PreferNoSchedule"
+"""The effect of taints that close no node."""
+EFFECTS = (*sorted(nodes.CLOSING), HINT)
+CORDON = "node.kubernetes.io/unschedulable"
 
 
 class NodeClass(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Nodes that an autoscaler may add: the amounts that tasks get on one of them, and the most nodes.
 
-    `domains` has, by level of the topology, the domain of all of them, or the number of nodes that share one.
+    `domains` has, by level of the topology, the domain of all of them, or the number of nodes that share one. `taints`
+    (`KEY=VALUE:EFFECT`) and `labels` are those that new nodes have, as far as they decide which gangs may use them.
     """
 
     cpus: float | str
@@ -58,8 +63,10 @@ class NodeClass(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     gpu_type: str = "gpu"
     gpu_memory: str | int = 0
     domains: dict[str, str | int] = {}
+    taints: tuple[str, ...] = ()
+    labels: dict[str, str] = {}
 
-    def declared(self, name: str) -> nodes.NodeClass:
+    def declared(self, name: str, site: Site) -> nodes.NodeClass:
         """Return the class as the scheduler reads it. Raises InvalidInput, with the place of an invalid value."""
         path = f"kubernetes.node_classes.{name}"
         if not 1 <= self.max <= MAX_NODES:
@@ -90,8 +97,21 @@ class NodeClass(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             ),
             domains={level: domain for level, domain in self.domains.items() if isinstance(domain, str)},
             node_class=name,
+            labels=site.selecting(self.labels),
+            taints=site.taints(_taint(text, f"{path}.taints") for text in self.taints),
         )
         return nodes.NodeClass(name=name, model=model, most=self.max, shared=shared)
+
+
+def _taint(text: str, path: str) -> nodes.Taint:
+    """Return the taint `KEY=VALUE:EFFECT` or `KEY:EFFECT`. Raises InvalidInput."""
+    mark, _, effect = text.rpartition(":")
+    key, _, value = mark.partition("=")
+    if not key or effect not in EFFECTS:
+        raise errors.InvalidInput(
+            f"{text!r} is not a taint.", path=path, hint="Write KEY=VALUE:EFFECT, with NoSchedule or NoExecute."
+        )
+    return nodes.Taint(key=key, value=value, effect=effect)
 
 
 class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -99,7 +119,8 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     one. A user may choose the pool of a job, and not its owner.
 
     `env` are variables of the task's container, as if its image set them: the job's own win. `groups` are numbers of
-    further groups of all processes, as the files of a volume may need.
+    further groups of all processes, as the files of a volume may need. The planner knows `tolerate` (the taints that
+    pods tolerate, each a key or `KEY=VALUE`) and `node_labels` (those that a node must have).
     """
 
     pools: tuple[str, ...] = ()  # leaves, which have jobs; empty: all
@@ -110,6 +131,15 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     runtime_class: str = ""
     priority_class: str = ""
     groups: tuple[int, ...] = ()
+    tolerate: tuple[str, ...] = ()
+    node_labels: dict[str, str] = {}
+
+    @property
+    def planned(self) -> profiles.Profile:
+        """The part that the scheduler reads."""
+        return profiles.Profile(
+            pools=self.pools, users=self.users, tolerate=self.tolerate, node_labels=self.node_labels
+        )
 
     def check(self, name: str, claim: str, taken: Collection[str]) -> None:
         """Raise InvalidInput for an addition with which no pod would start. `claim` is that of the checkpoints, and
@@ -122,6 +152,14 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
                     f"The annotation {annotation} is one of Oarlock's own.",
                     path=f"{path}.annotations",
                     hint=f"Name it otherwise: those with {OWN} are the server's.",
+                )
+        for taint in self.tolerate:
+            key = taint.partition("=")[0]
+            if not key or key == CORDON or key.startswith(OWN):
+                raise errors.InvalidInput(
+                    f"No task can tolerate the taint {taint!r}.",
+                    path=f"{path}.tolerate",
+                    hint="Give keys of taints, or KEY=VALUE. Cordoned and full nodes take no new tasks.",
                 )
         for number, volume in enumerate(self.volumes):
             at = f"{path}.volumes[{number}]"
@@ -195,11 +233,31 @@ class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
     def profiles_of(self, pool: str, owner: str) -> list[Profile]:
         """Return the profiles of a job of this owner in this pool, by name: a later one wins."""
-        named = [one for _, one in sorted(self.profiles.items()) if not one.pools or pool in one.pools]
-        return [one for one in named if not one.users or owner in one.users]
+        return [one for _, one in sorted(self.profiles.items()) if one.planned.covers(pool, owner)]
+
+    @property
+    def planned(self) -> tuple[profiles.Profile, ...]:
+        """The part of the profiles that the scheduler reads, by name, without those that say nothing about nodes."""
+        named = (one for _, one in sorted(self.profiles.items()))
+        return tuple(one.planned for one in named if one.tolerate or one.node_labels)
+
+    def taints(self, found: Iterable[nodes.Taint]) -> tuple[nodes.Taint, ...]:
+        """Return the taints that close a node to some gangs or to all of them."""
+        some = [key for one in self.profiles.values() for key in one.tolerate]
+        return tuple(
+            msgspec.structs.replace(taint, tolerable=taint.is_tolerated(some))
+            for taint in found
+            if taint.effect != HINT and not taint.is_tolerated(self.tolerate)
+        )
+
+    def selecting(self, labels: dict[str, str]) -> dict[str, str]:
+        """Return those of a node's labels that a profile names."""
+        named = sorted({label for one in self.profiles.values() for label in one.node_labels})
+        return {label: labels[label] for label in named if label in labels}
 
     def check_profiles(self) -> None:
         """Raise InvalidInput for a profile with which no pod would start, and for two volumes at one place."""
+        self._check_labels()
         mounted: dict[str, str] = {}
         for name, one in sorted(self.profiles.items()):
             one.check(name, self.checkpoint_claim, (FOLDER, self.checkpoint_path))
@@ -212,6 +270,20 @@ class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
                     path=f"kubernetes.profiles.{name}.volumes",
                     hint="Mount one of them elsewhere.",
                 )
+
+    def _check_labels(self) -> None:
+        """Raise InvalidInput where no node can have the labels that the profiles of some job name."""
+        given = sorted(self.profiles.items())
+        for place, (name, one) in enumerate(given):
+            others = [(f"profile {other}", two.node_labels) for other, two in given[:place] if self._meet(one, two)]
+            for other, labels in [("setting `nodes`", self.nodes), *others]:
+                for label, value in one.node_labels.items():
+                    if labels.get(label, value) != value:
+                        raise errors.InvalidInput(
+                            f"No node can have the label {label} both as {value} and as {labels[label]}.",
+                            path=f"kubernetes.profiles.{name}.node_labels",
+                            hint=f"The {other} wants another value: leave one of them out, or name pools or users.",
+                        )
 
     def _meet(self, one: Profile, other: Profile) -> bool:
         """Return whether some job may have both profiles."""

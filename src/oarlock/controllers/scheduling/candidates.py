@@ -18,8 +18,9 @@ T = TypeVar("T")
 
 
 class Candidates:
-    def __init__(self, names: privacy.Names = privacy.PUBLIC) -> None:
+    def __init__(self, names: privacy.Names = privacy.PUBLIC, profiles: gangs.Profiles = ()) -> None:
         self._names = names
+        self._profiles = profiles
         self._gangs: dict[str, tuple[int, plans.Gang]] = {}
         self._running: dict[str, tuple[int, plans.Running]] = {}
 
@@ -28,7 +29,7 @@ class Candidates:
         self._running.pop(job.id, None)
         version, known = self._gangs.get(job.id, (0, None))
         if known is None or version != job.version:
-            known = _kept(known, gangs.gang(job, self._names))
+            known = _kept(known, gangs.gang(job, self._names, self._profiles))
             self._gangs[job.id] = (job.version, known)
         return known
 
@@ -36,7 +37,7 @@ class Candidates:
         """Return a job that holds these."""
         version, known = self._running.get(job.id, (0, None))
         if known is None or version != job.version:
-            seen = gangs.running(job, claims, self._names)
+            seen = gangs.running(job, claims, self._names, self._profiles)
             _, gang = self._gangs.get(job.id, (0, None))
             gang = _kept(gang, seen.gang)
             self._gangs[job.id] = (job.version, gang)

@@ -69,7 +69,7 @@ class Scheduling:
         self._roster = rosters.Roster(store)
         self._history = histories.History(store, names)
         self._rounds = planningrounds.PlanningRounds(self._rules.round_s, resync_s)
-        self._candidates = candidates.Candidates(names)
+        self._candidates = candidates.Candidates(names, self._rules.profiles)
         self._shapes: dict[str, object] = {}
         self._refused_at: dict[str, float] = {}
         self._ground: tuple[tuple[nodes.Node, ...], tuple[pools.Pool, ...]] = ((), ())

@@ -42,7 +42,9 @@ def _state(node: nodes.Node) -> str:
     """Return `ready`, the reason why the node is not ready, or the taints that close it."""
     if not node.ready:
         return node.reason or "not ready"
-    return "ready" if node.open else f"closed: {', '.join(map(str, node.taints))}"
+    if node.open and node.admits(None):
+        return "ready"
+    return f"{'for some' if node.open else 'closed'}: {', '.join(map(str, node.taints))}"
 
 
 def _taken(node: nodes.Node) -> str:

@@ -12,6 +12,7 @@ from oarlock.scheduler import amounts, wording
 from oarlock.scheduler.explaining import impossible
 from oarlock.scheduler.placement import freenodes, freespace
 from oarlock.spec import holdings, plans, refusals
+from oarlock.spec.cluster import nodes
 
 Numbers = dict[str, float]
 
@@ -45,6 +46,7 @@ class Context:
         self.kept: Callable[[], Iterable[holdings.Holding]] = tuple
         self._kept: tuple[tuple[holdings.Holding, ...], holdings.Resources] = ((), freespace.NOTHING)
         self._ready: list[freenodes.FreeNode] | None = None
+        self._open_to: dict[nodes.Constraints | None, list[nodes.Node]] = {}
         self._totals: dict[wording.Cards, Numbers] = {}
         self._free: dict[wording.Cards, tuple[holdings.Resources, Numbers, float]] = {}
         self._holders: dict[tuple[str, wording.Cards], tuple[refusals.Holder, ...]] = {}
@@ -56,8 +58,14 @@ class Context:
             self._ready = self.space.ready()
         return self._ready
 
+    def open_to(self, constraints: nodes.Constraints | None) -> list[nodes.Node]:
+        """Return the nodes that take new tasks of gangs with these constraints."""
+        if constraints not in self._open_to:
+            self._open_to[constraints] = [one.node for one in self.ready if one.node.admits(constraints)]
+        return self._open_to[constraints]
+
     def free(self, cards: wording.Cards = wording.ANY) -> Numbers:
-        """Return the free amounts on ready nodes. `gpus` counts only the GPUs that match `cards`."""
+        """Return the free amounts on nodes that take tasks of the gang. `gpus` counts only the GPUs that match."""
         return self._count_free(cards)[1]
 
     def most_on_one_node(self, cards: wording.Cards = wording.ANY) -> float:
@@ -78,22 +86,29 @@ class Context:
             more: dict[str, float] = {}
             for claim in kept:
                 more[claim.node] = more.get(claim.node, 0.0) + claim.amount.devices
-            together, most = 0.0, 0.0
+            together, most, beyond = 0.0, 0.0, freespace.NOTHING
             for node, count in self.space.alike():
+                if not node.kind.admits(cards.constraints):
+                    beyond += node.free.times(count)
+                    continue
                 each = wording.devices(node.node, node.free.devices, cards)
                 together, most = together + count * each, max(most, each)
+            for claim in kept:
+                if not self.space.nodes[claim.node].kind.admits(cards.constraints):
+                    beyond += claim.amount
+                    more.pop(claim.node, None)
             for name, devices in more.items():
                 node = self.space.nodes[name]
                 extra = wording.devices(node.node, devices, cards) if node.node.open else 0.0
                 together, most = together + extra, max(most, extra and node.free.devices + extra)
-            numbers = amounts.numbers(free) | ({"gpus": round(together, 6)} if any(cards) else {})
+            numbers = amounts.numbers(free - beyond) | ({"gpus": round(together, 6)} if cards.choose else {})
             found = self._free[cards] = free, numbers, most
         return found
 
     def total(self, cards: wording.Cards = wording.ANY) -> Numbers:
         """Return the total amounts on ready nodes."""
         if cards not in self._totals:
-            self._totals[cards] = wording.total([one.node for one in self.ready], cards)
+            self._totals[cards] = wording.total(self.open_to(cards.constraints), cards)
         return self._totals[cards]
 
     def holders(self, resource: str, cards: wording.Cards = wording.ANY) -> tuple[refusals.Holder, ...]:
@@ -114,7 +129,10 @@ class Context:
 
 
 def _holders(snapshot: plans.Snapshot, resource: str, cards: wording.Cards) -> tuple[refusals.Holder, ...]:
-    where = {node.name for node in snapshot.nodes if cards.on(node)} if any(cards) and resource == "gpus" else None
+    suiting = [node for node in snapshot.nodes if node.admits(cards.constraints)]
+    where = {node.name for node in suiting} if len(suiting) < len(snapshot.nodes) else None
+    if cards.choose and resource == "gpus":
+        where = {node.name for node in suiting if cards.on(node)}
     of = _OF[resource]
     held = [
         (-sum(of(one.amount) for one in job.holdings if where is None or one.node in where), job.job, place)

@@ -18,6 +18,7 @@ from oarlock.spec.input import quantities
 Code = refusals.Code
 
 
+ANOTHER_POOL = "Choose another pool, or have the administrator change the profiles of this one."
 CPU_STEPS = 5
 LEAST_CPUS_MILLI = 100
 KEPT = 10_000
@@ -63,12 +64,24 @@ class Declared:
 
     @cached_property
     def _ready(self) -> list[nodes.Node]:
-        return [msgspec.structs.replace(node, ready=True, taken=freespace.NOTHING, taints=()) for node in self.nodes]
+        return [
+            msgspec.structs.replace(
+                node, ready=True, taken=freespace.NOTHING, taints=tuple(one for one in node.taints if one.tolerable)
+            )
+            for node in self.nodes
+        ]
 
     @cached_property
     def _new(self) -> list[nodes.Node]:
         """The nodes that may be added."""
         return [one.node(index) for one in self.classes for index in range(one.missing(self.nodes))]
+
+    def open_to(self, constraints: nodes.Constraints | None) -> Declared:
+        """Return the declaration without the nodes and classes that are closed to such gangs alone."""
+        present = tuple(node for node in self.nodes if node.admits(constraints))
+        classes = tuple(one for one in self.classes if one.model.admits(constraints))
+        same = len(present) == len(self.nodes) and len(classes) == len(self.classes)
+        return self if same else Declared(present, self.pools, classes)
 
     def never(self, gang: plans.Gang) -> refusals.Refusal | None:
         """Return the refusal of a gang that can never run; None if it can.
@@ -96,9 +109,19 @@ def _never(gang: plans.Gang, cluster: Declared) -> refusals.Refusal | None:
         return None
     if any(ask.amount.devices and not _has_device(ask, cluster) for ask in gang.asks):
         return _no_such_device(gang, cluster)
+    barred = wording.closed([*cluster.nodes, *(one.model for one in cluster.classes)], gang.constraints)
+    cluster = cluster.open_to(gang.constraints)
+    closed = f" Closed to it: {barred}." if barred else ""
+    if not cluster.nodes and not cluster.classes:
+        return refusals.Refusal(
+            code=Code.NEVER_FITS,
+            message=f"It needs {wording.wanted(gang)}; no node is open to it.{closed}",
+            needed=wording.needed(gang),
+            change=ANOTHER_POOL,
+        )
     return refusals.Refusal(
         code=Code.NEVER_FITS,
-        message=f"It needs {wording.wanted(gang)}; {_lacking_when_empty(gang, cluster)}{_nor_new(cluster)}.",
+        message=f"It needs {wording.wanted(gang)}; {_lacking_when_empty(gang, cluster)}{_nor_new(cluster)}.{closed}",
         needed=wording.needed(gang),
         total=wording.total(cluster.nodes, wording.cards(gang)),
         change=_would_fit(gang, cluster.grown),

@@ -45,7 +45,7 @@ def no_capacity(gang: plans.Gang, context: contexts.Context, ahead: int = 0) -> 
     It has the needs of the gang, the free amounts, and the largest holders.
     """
     needed, cards = wording.needed(gang), wording.cards(gang)
-    if not context.ready:
+    if not context.open_to(gang.constraints):
         return _no_nodes(gang, needed, context, ahead)
     if context.terse:
         return refusals.Refusal(code=Code.NO_CAPACITY, message="", needed=needed, ahead=ahead)
@@ -308,19 +308,19 @@ def _over(
 def _no_nodes(gang: plans.Gang, needed: Numbers, context: contexts.Context, ahead: int) -> refusals.Refusal:
     return _unchanged(gang, Code.NO_NODES, needed, {}, ahead) or refusals.Refusal(
         code=Code.NO_NODES,
-        message=_no_nodes_text(context.snapshot.nodes),
+        message=_no_nodes_text(context.snapshot.nodes, gang.constraints),
         needed=needed,
-        change="Bring a node back; `oarlock nodes` tells the reason.",
+        change=impossible.ANOTHER_POOL if context.ready else "Bring a node back; `oarlock nodes` tells the reason.",
         ahead=ahead,
     )
 
 
-def _no_nodes_text(of: Sequence[nodes.Node]) -> str:
+def _no_nodes_text(of: Sequence[nodes.Node], constraints: nodes.Constraints | None) -> str:
     if not of:
         return "There is no node yet."
     if not any(node.ready for node in of):
         return f"None of {len(of)} nodes is ready."
-    return f"None of {len(of)} nodes takes new tasks: {', '.join(_closed(of))}."
+    return f"None of {len(of)} nodes takes new tasks: {', '.join(_closed(of, constraints))}."
 
 
 def _free_text(
@@ -335,15 +335,17 @@ def _free_text(
     )
     if not short:
         text += _scattered(gang, context)
-    notes = _closed(context.snapshot.nodes) + _taken_by_others(context, told, cards)
+    notes = _closed(context.snapshot.nodes, gang.constraints) + _taken_by_others(context, told, cards)
     return f"{text} ({'; '.join(notes)})" if notes else text
 
 
-def _closed(of: Sequence[nodes.Node]) -> list[str]:
-    """Return clauses that count the nodes that take no new tasks."""
+def _closed(of: Sequence[nodes.Node], constraints: nodes.Constraints | None) -> list[str]:
+    """Return clauses that count the nodes that take no new tasks, and name those that take none of this gang."""
     down, closed = sum(not node.ready for node in of), sum(node.ready and not node.open for node in of)
     found = [f"{down} of {len(of)} nodes not ready"] if down else []
-    return found + ([f"{closed} of {len(of)} nodes cordoned or tainted"] if closed else [])
+    found += [f"{closed} of {len(of)} nodes cordoned or tainted"] if closed else []
+    barred = wording.closed((node for node in of if node.open), constraints)
+    return found + ([f"closed to it: {barred}"] if barred else [])
 
 
 def _taken_by_others(context: contexts.Context, told: Sequence[str], cards: wording.Cards) -> list[str]:

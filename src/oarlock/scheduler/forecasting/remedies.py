@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from oarlock.scheduler import planning, sizes, wording
+from oarlock.scheduler import gangs, planning, sizes, wording
 from oarlock.scheduler.reuse import memos
 from oarlock.spec import plans, refusals
 from oarlock.spec.cluster import pools
@@ -210,7 +210,7 @@ def _other_pools(gang: plans.Gang, snapshot: plans.Snapshot) -> Iterator[Change]
     parents = {pool.parent for pool in snapshot.pools}
     names = {pools.DEFAULT, *(pool.name for pool in snapshot.pools)} if snapshot.pools else set()
     for name in sorted(names - parents - {gang.pool})[:TRIED_POOLS]:
-        yield Change(f"in the pool {name}", msgspec.structs.replace(gang, pool=name), edits.Edit(pool=name))
+        yield Change(f"in the pool {name}", gangs.in_pool(gang, name, snapshot.rules.profiles), edits.Edit(pool=name))
     highest = max((other.priority for other in snapshot.waiting if other.job != gang.job), default=0)
     if highest >= gang.priority:
         raised = msgspec.structs.replace(gang, priority=highest + 1)

@@ -278,7 +278,7 @@ class Granting:
         """Place a gang beside another on its device: at once, if half of the device is free already."""
         gang, amount = turn.candidate.gang, amounts.of_claims(claims)
         waits, host = turn.candidate.running is None, self.draft.running.get(turn.wish.beside)
-        if waits and self.draft.space.holds(claims) and self.bounds.fits_now(gang, amount):
+        if waits and self.draft.space.holds(claims, gang.constraints) and self.bounds.fits_now(gang, amount):
             self._launch(turn, claims, f"it shares a GPU with {host.name}" if host is not None else "it shares a GPU")
         else:
             self._promise(turn, claims, ahead, cleared=True)

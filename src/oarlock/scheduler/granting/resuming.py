@@ -30,11 +30,14 @@ def destined(draft: drafts.Draft, turns: Iterable[turns.Turn]) -> dict[str, hold
             continue
         claims = tuple(msgspec.structs.replace(claim, attempt=0) for claim in gang.destined)
         size = sizes.of_claims(gang, claims)
-        if not _allowed(gang, size) or not _within(draft, gang, size) or not draft.timeline.later.holds(claims):
+        if not _allowed(gang, size) or not _within(draft, gang, size):
+            continue
+        if not draft.timeline.later.holds(claims, gang.constraints):
             continue
         draft.going_to[gang.job] = claims
         amount = draft.facts.of(gang).amount(size)
-        if turn.candidate.running is None and draft.bounds.fits_now(gang, amount) and draft.space.holds(claims):
+        free = draft.space.holds(claims, gang.constraints)
+        if turn.candidate.running is None and draft.bounds.fits_now(gang, amount) and free:
             draft.launch(turn, claims)
         else:
             draft.promise(gang, claims)

@@ -74,7 +74,7 @@ def apart(draft: drafts.Draft) -> None:
         whole = (msgspec.structs.replace(job.holdings[0], amount=job.gang.asks[0].amount, attempt=0),)
         with space.trial():
             space.give_back(job.holdings)
-            claims = whole if space.holds(whole) else placing.place(job.gang, space, job.size)
+            claims = whole if space.holds(whole, job.gang.constraints) else placing.place(job.gang, space, job.size)
         if claims is not None:
             draft.move(job, claims, "a GPU is free for it alone")
 
@@ -92,7 +92,7 @@ def _half(gang: plans.Gang, space: freespace.FreeSpace, near: holdings.Holding) 
         if suits and node.slots(space.index(need)):
             (claim,) = node.claims(gang.job, halved.asks[0], need, [0])
             claim = msgspec.structs.replace(claim, devices=(device,))
-            if space.holds((claim,)):
+            if space.holds((claim,), gang.constraints):
                 return (claim,)
     return None
 

@@ -63,7 +63,7 @@ class FreeSpace:
     # Contents
 
     def ready(self) -> list[freenodes.FreeNode]:
-        """Return the nodes that take new tasks, by name. The list belongs to the free space: do not change it."""
+        """Return the nodes that take new tasks of some gang, by name. Do not change the list."""
         if self._ready is None:
             self._ready = [node for node in self.nodes.values() if node.node.open]
         return self._ready
@@ -81,12 +81,12 @@ class FreeSpace:
         """Return the capacity of all nodes, ready or not."""
         return holdings.Resources(*self._total)
 
-    def holds(self, claims: Iterable[holdings.Holding]) -> bool:
-        """Return whether all these claims are free now, together."""
+    def holds(self, claims: Iterable[holdings.Holding], constraints: nodes.Constraints | None = None) -> bool:
+        """Return whether all these claims of a gang with these constraints are free now, together."""
         taken: list[tuple[freenodes.FreeNode, holdings.Holding]] = []
         for claim in claims:
             node = self.nodes.get(claim.node)
-            if node is None or not node.node.open or not node.has(claim):
+            if node is None or not node.node.open or not node.kind.admits(constraints) or not node.has(claim):
                 break
             node.take(claim)
             taken.append((node, claim))

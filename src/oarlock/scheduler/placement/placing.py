@@ -385,6 +385,7 @@ def _combined_shape(parts: Sequence[Part]) -> shapes.Shape:
         types=types.pop() if len(types) == 1 else None,
         gpu_memory=min((shape.gpu_memory for shape in of_devices), default=0) if amount.gpus else 0,
         bare=parts[0].shape.bare,
+        constraints=parts[0].shape.constraints,
     )
 
 

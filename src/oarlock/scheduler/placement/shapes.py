@@ -31,6 +31,7 @@ class Shape(NamedTuple):
     ports: int = 0
     bare: bool = False  # only on nodes without a GPU
     cut: bool = False  # only on devices that are shared already
+    constraints: nodes.Constraints | None = None  # on the node
 
 
 def shape(ask: plans.Ask, gpu_type: str | None, *, bare: bool = False) -> Shape:
@@ -41,7 +42,17 @@ def shape(ask: plans.Ask, gpu_type: str | None, *, bare: bool = False) -> Shape:
         memory = ask.gpu_memory_bytes
     else:
         types, memory = None, 0
-    return Shape(amount.cpus_milli, amount.memory_bytes, amount.gpus, amount.gpu_milli, types, memory, ask.ports, bare)
+    return Shape(
+        amount.cpus_milli,
+        amount.memory_bytes,
+        amount.gpus,
+        amount.gpu_milli,
+        types,
+        memory,
+        ask.ports,
+        bare,
+        constraints=ask.constraints,
+    )
 
 
 class Group(NamedTuple):
@@ -56,11 +67,19 @@ class Kind:
     """A kind of machine: the values of a node that do not change with its holdings. Identical nodes share one object.
 
     `rate` is the price per hour of a device, or of a core if there is no device. Groups with less memory come first.
+    `taints` are those that some gangs tolerate: a node with another closing taint takes no new tasks.
     """
 
-    __slots__ = ("groups", "key", "mask", "ports", "rate", "uncut")
+    __slots__ = ("groups", "key", "labels", "mask", "ports", "rate", "taints", "uncut")
 
-    def __init__(self, groups: tuple[Group, ...], ports: tuple[int, int] | None, rate: float) -> None:
+    def __init__(
+        self,
+        groups: tuple[Group, ...],
+        ports: tuple[int, int] | None,
+        rate: float,
+        taints: tuple[nodes.Taint, ...] = (),
+        labels: tuple[tuple[str, str], ...] = (),
+    ) -> None:
         self.groups = groups
         self.ports = ports
         self.rate = rate
@@ -68,7 +87,15 @@ class Kind:
         for group in groups:
             self.mask |= group.mask
         self.uncut: tuple[tuple[int, ...], ...] = ((),) * len(groups)
-        self.key = (rate, groups, ports or ())
+        self.taints = taints
+        self.labels = dict(labels)
+        self.key = (rate, groups, ports or (), tuple(map(str, taints)), labels)
+
+    def admits(self, constraints: nodes.Constraints | None) -> bool:
+        """Return whether gangs with these constraints may be placed on a machine of this kind."""
+        if constraints is None and not self.taints:
+            return True
+        return next(nodes.barriers(self.taints, self.labels, constraints), None) is None
 
     def suiting(self, need: Shape) -> tuple[int, ...]:
         """Return the positions of the groups with devices that such a task may use, by type and memory."""
@@ -81,7 +108,10 @@ class Kind:
         )
 
 
-def kind_key(node: nodes.Node) -> tuple[tuple[Group, ...], tuple[int, int] | None, float]:
+KindKey = tuple[tuple[Group, ...], tuple[int, int] | None, float, tuple[nodes.Taint, ...], tuple[tuple[str, str], ...]]
+
+
+def kind_key(node: nodes.Node) -> KindKey:
     """Return the values that make two nodes machines of one kind.
 
     No more devices count than the capacity of the node says.
@@ -92,7 +122,9 @@ def kind_key(node: nodes.Node) -> tuple[tuple[Group, ...], tuple[int, int] | Non
         masks[group] = masks.get(group, 0) | 1 << device.index
     count = node.capacity.gpus or node.capacity.cpus_milli / 1000
     groups = tuple(Group(name, memory, bits) for (memory, name), bits in sorted(masks.items()))
-    return groups, node.ports, node.price_per_h / count if count else node.price_per_h
+    rate = node.price_per_h / count if count else node.price_per_h
+    taints = tuple(taint for taint in node.taints if taint.tolerable and taint.effect in nodes.CLOSING)
+    return groups, node.ports, rate, taints, tuple(sorted(node.labels.items()))
 
 
 def _index(device: nodes.Device) -> int:
@@ -103,7 +135,8 @@ class State:
     """The free resources of a node, and the sorted names of all ready nodes that have exactly these.
 
     `whole` counts the untouched devices of each group. `cuts` has the free thousandths of the shared devices,
-    ascending. `ports` are the taken ones. `key` sorts states: cheaper first, then fuller; it is unique.
+    ascending. `ports` are the taken ones. `key` sorts states: nodes that few gangs may use come
+    first, then cheaper ones, then fuller ones; it is unique.
     """
 
     __slots__ = ("cpus", "cuts", "key", "kind", "memory", "names", "ports", "whole")
@@ -125,11 +158,13 @@ class State:
         self.ports = ports
         self.names: list[str] = []
         devices = DEVICE_MILLI * sum(whole) + sum(sum(cut) for cut in cuts)
-        self.key = (kind.rate, devices, cpus, memory, whole, cuts, ports, kind.key)
+        self.key = (not kind.taints, kind.rate, devices, cpus, memory, whole, cuts, ports, kind.key)
 
 
 def fit(need: Shape, state: State) -> int:
     """Return the number of tasks of that shape that fit on a node in that state."""
+    if not state.kind.admits(need.constraints):
+        return 0
     count = MANY
     if need.cpus:
         count = state.cpus // need.cpus

@@ -54,6 +54,8 @@ def _slots(need: shapes.Shape, more: Freed, space: freespace.FreeSpace, level: s
 
 def _fit(need: shapes.Shape, state: shapes.State, more: list[int]) -> int:
     """Return how many tasks fit at most on one node in that state that has so much more."""
+    if not state.kind.admits(need.constraints):
+        return 0
     count = shapes.MANY
     if need.cpus:
         count = (max(state.cpus, 0) + more[1]) // need.cpus

@@ -96,10 +96,14 @@ def _order(gang: plans.Gang) -> tuple[int, float, str]:
 
 def _same_size(gang: plans.Gang, given: Mapping[str, provisioning.Need]) -> bool:
     """Return whether the gang still asks for the tasks for which its nodes were requested."""
-    asked = {(ask.role, ask.amount): count for ask, count in zip(gang.asks, gang.smallest, strict=True) if count}
-    told: dict[tuple[str, holdings.Resources], int] = {}
+    asked = {
+        (ask.role, ask.amount, ask.constraints): count
+        for ask, count in zip(gang.asks, gang.smallest, strict=True)
+        if count
+    }
+    told: dict[tuple[str, holdings.Resources, nodes.Constraints | None], int] = {}
     for tasks in given[gang.job].tasks:
-        key = tasks.role, tasks.amount
+        key = tasks.role, tasks.amount, tasks.constraints
         told[key] = told.get(key, 0) + tasks.count
     return told == asked
 
@@ -249,6 +253,8 @@ class Search:
             counts[key] = counts.get(key, 0) + 1
         amount = {ask.role: ask.amount for ask in gang.asks}
         return tuple(
-            provisioning.Tasks(role=role, amount=amount[role], node_class=name, count=count)
+            provisioning.Tasks(
+                role=role, amount=amount[role], node_class=name, count=count, constraints=gang.constraints
+            )
             for (role, name), count in sorted(counts.items())
         )

@@ -21,13 +21,14 @@ class GangFacts(msgspec.Struct, gc=False):
     """One gang. `kin` is equal for gangs that ask the same of the same pool; where one of them fits, the other does.
 
     `claim` is equal for gangs that take the same amount of the same pool at their smallest size. `kind` names the types
-    of devices that the gang waits for. `plain`: no earlier plan found a place for it, and it may start at once.
+    of devices that the gang waits for, and the constraints on their nodes. `plain`: no earlier plan found a place for
+    it, and it may start at once.
     """
 
     gang: plans.Gang
     kin: int
     claim: int
-    kind: tuple[tuple[str, ...], ...]
+    kind: tuple[object, ...]
     plain: bool
     impossible: bool
     smallest: plans.Size
@@ -43,7 +44,7 @@ class GangFacts(msgspec.Struct, gc=False):
             gang=gang,
             kin=kin,
             claim=claim,
-            kind=tuple(sorted({ask.gpu_types for ask in gang.asks if ask.amount.gpus or ask.amount.gpu_milli})),
+            kind=_kind(gang),
             plain=not (gang.destined or gang.not_before is not None or promised),
             impossible=refusal is not None and refusal.code in refusals.NEVER,
             smallest=smallest,
@@ -122,9 +123,14 @@ def _sum(gang: plans.Gang, size: plans.Size) -> amounts.Amount:
     return known
 
 
+def _kind(gang: plans.Gang) -> tuple[object, ...]:
+    types = sorted({ask.gpu_types for ask in gang.asks if ask.amount.gpus or ask.amount.gpu_milli})
+    return (*types, gang.constraints) if gang.constraints is not None else tuple(types)
+
+
 def _needs(gang: plans.Gang) -> tuple[object, ...]:
     asks = tuple((ask.role, ask.amount, ask.ports, frozenset(ask.gpu_types), ask.gpu_memory_bytes) for ask in gang.asks)
-    return asks, gang.topology, gang.mixed, gang.beside
+    return asks, gang.constraints, gang.topology, gang.mixed, gang.beside
 
 
 def _kept(known: dict[int, T], alive: Iterable[object]) -> dict[int, T]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -13,14 +13,46 @@ CLOSING = frozenset({"NoSchedule", "NoExecute"})
 
 
 class Taint(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """A mark on a node that our tasks do not tolerate, in the words of Kubernetes. A cordon is one too."""
+    """A mark on a node that tasks do not tolerate, in the words of Kubernetes. A cordon is one too.
+
+    `tolerable`: the tasks of some gangs tolerate it, by their `Constraints`.
+    """
 
     key: str
     effect: str
     value: str = ""
+    tolerable: bool = False
 
     def __str__(self) -> str:
         return f"{self.key}{f'={self.value}' if self.value else ''}:{self.effect}"
+
+    def is_tolerated(self, by: Iterable[str]) -> bool:
+        """Return whether one of these, each a key or `KEY=VALUE`, names the taint."""
+        return any(one in (self.key, f"{self.key}={self.value}") for one in by)
+
+
+class Constraints(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """The taints that the tasks of a gang tolerate (`KEY` or `KEY=VALUE`), and the labels that their nodes must have.
+
+    Both are sorted, so that equal constraints compare equal.
+    """
+
+    tolerates: tuple[str, ...] = ()
+    labels: tuple[tuple[str, str], ...] = ()
+
+
+def barriers(taints: Iterable[Taint], labels: Mapping[str, str], constraints: Constraints | None) -> Iterator[str]:
+    """Yield the reasons why a node with these taints and labels is closed to a gang that others may differ from.
+
+    A taint that no gang tolerates closes the node to all of them: see `Node.open`.
+    """
+    tolerates, needed = (constraints.tolerates, constraints.labels) if constraints is not None else ((), ())
+    for taint in taints:
+        if taint.tolerable and taint.effect in CLOSING and not taint.is_tolerated(tolerates):
+            yield f"taint {taint}"
+    for name, value in needed:
+        if labels.get(name) != value:
+            yield f"no label {name}={value}"
 
 
 class Device(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -42,7 +74,8 @@ class Node(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     `core_price_per_h` of it falls to each core, the rest to the devices (see `scheduler/pricing.py`).
 
     `taken` is the part of the capacity that programs of others take now (pods that are not ours); which of the devices
-    these have is not known. `taints` are those that our tasks do not tolerate.
+    these have is not known. `taints` are those that not all of our tasks tolerate. Of the labels only those matter
+    that the constraints of gangs name.
     """
 
     name: str
@@ -63,8 +96,18 @@ class Node(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
     @property
     def open(self) -> bool:
-        """Whether new tasks may be placed on it. Tasks that run on a closed node run on."""
-        return self.ready and not any(taint.effect in CLOSING for taint in self.taints)
+        """Whether new tasks of some gang may be placed on it. Tasks that run on a closed node run on."""
+        return self.ready and not any(taint.effect in CLOSING and not taint.tolerable for taint in self.taints)
+
+    def barriers(self, constraints: Constraints | None) -> list[str]:
+        """Return the reasons why the node, open or not, is closed to gangs with these constraints alone."""
+        return list(barriers(self.taints, self.labels, constraints))
+
+    def admits(self, constraints: Constraints | None) -> bool:
+        """Return whether gangs with these constraints may be placed on the node while it is open."""
+        if constraints is None and not self.taints:
+            return True
+        return not self.barriers(constraints)
 
     @property
     def usable(self) -> holdings.Resources:

@@ -7,6 +7,7 @@ from enum import StrEnum
 import msgspec
 
 from oarlock.spec import holdings
+from oarlock.spec.cluster import nodes
 
 
 class Answer(StrEnum):
@@ -28,6 +29,7 @@ class Tasks(msgspec.Struct, frozen=True, kw_only=True):
     amount: holdings.Resources
     node_class: str
     count: int
+    constraints: nodes.Constraints | None = None  # of the gang, on the nodes
 
 
 class Need(msgspec.Struct, frozen=True, kw_only=True):

@@ -203,7 +203,9 @@ def key(one: bodies.Tenant) -> forecasts.Key:
 def _state(node: nodes.Node) -> str:
     if not node.ready:
         return node.reason or "not ready"
-    return "ready" if node.open else f"closed: {', '.join(map(str, node.taints))}"
+    if node.open and node.admits(None):
+        return "ready"
+    return f"{'for some' if node.open else 'closed'}: {', '.join(map(str, node.taints))}"
 
 
 def _used(state: bodies.NodeState) -> str:

@@ -198,6 +198,27 @@ def test_a_profile_adds_to_the_pods_of_its_pools() -> None:
     assert "supplementalGroups" not in plain["spec"]["securityContext"]
 
 
+DEDICATED = {
+    "all": site.Profile(tolerate=("spot", "nvidia.com/gpu")),
+    "research": site.Profile(pools=("research",), tolerate=("team=research",), node_labels={"disk": "ssd"}),
+}
+
+
+def test_the_pod_of_a_profile_with_constraints_on_nodes_is_the_golden_file() -> None:
+    """Each pod tolerates the taints of its profiles and asks for their labels, and no pod does so twice."""
+    told = msgspec.structs.replace(SITE, profiles=DEDICATED)
+    mine = launch(container=backends.Container(pool="research", job_name="digits"))
+    text = yaml.safe_dump(rendering.pod(mine, told, "j-0abc-2-secret"), sort_keys=False)
+    path = GOLDEN / "dedicated.yaml"
+    if os.environ.get("UPDATE_GOLDEN"):
+        path.write_text(text)
+    assert path.read_text() == text
+    assert restricted.violations(yaml.safe_load(text)) == []
+    other = rendering.pod(launch(), told, "s")["spec"]
+    assert "nodeSelector" not in other
+    assert [one["key"] for one in other["tolerations"]] == ["nvidia.com/gpu", "spot"]
+
+
 def test_a_profile_is_read_from_the_settings() -> None:
     text = """
     [profiles.research]
@@ -235,6 +256,23 @@ UNUSABLE = {
         {"a": site.Profile(annotations={"oarlock.dev/bound-by": "x"})},
         "kubernetes.profiles.a.annotations",
     ),
+    "a cordon": (
+        {"a": site.Profile(tolerate=("node.kubernetes.io/unschedulable",))},
+        "kubernetes.profiles.a.tolerate",
+    ),
+    "the server's taint": ({"a": site.Profile(tolerate=("oarlock.dev/pods",))}, "kubernetes.profiles.a.tolerate"),
+    "a taint without a key": ({"a": site.Profile(tolerate=("=red",))}, "kubernetes.profiles.a.tolerate"),
+    "two values of one label": (
+        {
+            "a": site.Profile(node_labels={"disk": "ssd"}),
+            "b": site.Profile(pools=("p",), node_labels={"disk": "hdd"}),
+        },
+        "kubernetes.profiles.b.node_labels",
+    ),
+    "a label that no used node has": (
+        {"a": site.Profile(node_labels={"pool": "web"})},
+        "kubernetes.profiles.a.node_labels",
+    ),
     "two volumes in one pod": ({"a": at("/x"), "b": at("/x/", pools=("p",))}, "kubernetes.profiles.b.volumes"),
 }
 
@@ -243,7 +281,7 @@ UNUSABLE = {
 def test_a_profile_with_which_no_pod_would_start_is_refused_by_the_server(
     tmp_path: Path, profiles: dict[str, site.Profile], path: str
 ) -> None:
-    told = site.Site(checkpoint_claim="kept", checkpoint_path="/kept", profiles=profiles)
+    told = site.Site(checkpoint_claim="kept", checkpoint_path="/kept", profiles=profiles, nodes={"pool": "gpu"})
     with pytest.raises(errors.InvalidInput) as caught:
         configuration._check(configuration.Settings(home=tmp_path, backend="kubernetes", kubernetes=told))
     assert caught.value.path == path
@@ -256,6 +294,8 @@ def test_profiles_of_different_jobs_may_mount_at_one_place() -> None:
         "c": at("/oarlocked"),
         "d": at("/y", users=("ann",)),
         "e": at("/y", users=("bob",)),
+        "f": site.Profile(pools=("p",), node_labels={"disk": "ssd"}),
+        "g": site.Profile(pools=("q",), node_labels={"disk": "hdd"}),
     }
     site.Site(profiles=apart).check_profiles()
 

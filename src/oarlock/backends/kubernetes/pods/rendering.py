@@ -120,10 +120,19 @@ def _added(profiles: Iterable[Profile], site: Site) -> Manifest:
     groups = sorted({group for one in profiles for group in one.groups})
     if groups:
         found["securityContext"] = {**_pod_security(site), "supplementalGroups": groups}
+    tolerated = sorted({taint for one in profiles for taint in one.tolerate}.difference(site.tolerate))
+    labels = {label: value for one in profiles for label, value in sorted(one.node_labels.items())}
+    found |= on_nodes(site, tolerated, labels)
     for one in profiles:
         found |= {"runtimeClassName": one.runtime_class} if one.runtime_class else {}
         found |= {"priorityClassName": one.priority_class} if one.priority_class else {}
     return found
+
+
+def on_nodes(site: Site, tolerated: Sequence[str], labels: dict[str, str]) -> Manifest:
+    """Return the settings by which a pod tolerates further taints, and asks for a node with labels."""
+    found: Manifest = {"tolerations": _tolerations([*site.tolerate, *tolerated])} if tolerated else {}
+    return found | ({"nodeSelector": labels} if labels else {})
 
 
 def _affinity(node: str) -> Manifest:
@@ -248,7 +257,7 @@ def pod_settings(site: Site) -> Manifest:
     return {
         "securityContext": _pod_security(site),
         **({"imagePullSecrets": [{"name": name} for name in site.pull_secrets]} if site.pull_secrets else {}),
-        **({"tolerations": _tolerations(site)} if site.tolerate else {}),
+        **({"tolerations": _tolerations(site.tolerate)} if site.tolerate else {}),
     }
 
 
@@ -267,8 +276,12 @@ def container_security() -> Manifest:
     return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
 
-def _tolerations(site: Site) -> list[Manifest]:
-    return [{"key": key, "operator": "Exists"} for key in site.tolerate]
+def _tolerations(taints: Iterable[str]) -> list[Manifest]:
+    """Return the tolerations of taints, each a key or `KEY=VALUE`."""
+    return [
+        {"key": key, "operator": "Equal", "value": value} if equals else {"key": key, "operator": "Exists"}
+        for key, equals, value in (taint.partition("=") for taint in taints)
+    ]
 
 
 def _init(one: backends.TaskLaunch, site: Site) -> Manifest:
