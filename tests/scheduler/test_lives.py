@@ -58,7 +58,8 @@ def test_a_thousand_rounds_with_nodes_that_are_closed_to_some_gangs() -> None:
             dedicated += sum(bool(node.taints) for node, _ in on)
             held = [life.world.running[job].gang.constraints for _, job in on if job in life.world.running]
             labelled += sum(bool(one.labels) for one in held if one is not None)
-    assert min(*seen.values(), dedicated, labelled) > 3, (seen, dedicated, labelled)
+    assert min(*seen.values()) > 2, seen
+    assert min(dedicated, labelled) > 50, (dedicated, labelled)
 
 
 @pytest.mark.long

@@ -194,6 +194,10 @@ class Tenant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pool: str = "default"
 
 
+Planned = tuple[profiles.Profile, ...]
+Taint = nodes.Taint
+
+
 class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """`installation` tells the pods of one Oarlock from those of another in the same cluster. Without one the server
     derives it from its task secret. `server` is the URL by which pods reach the server. `ca_pem` is the authority that
@@ -236,12 +240,12 @@ class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
         return [one for _, one in sorted(self.profiles.items()) if one.planned.covers(pool, owner)]
 
     @property
-    def planned(self) -> tuple[profiles.Profile, ...]:
+    def planned(self) -> Planned:
         """The part of the profiles that the scheduler reads, by name, without those that say nothing about nodes."""
         named = (one for _, one in sorted(self.profiles.items()))
         return tuple(one.planned for one in named if one.tolerate or one.node_labels)
 
-    def taints(self, found: Iterable[nodes.Taint]) -> tuple[nodes.Taint, ...]:
+    def taints(self, found: Iterable[Taint]) -> tuple[Taint, ...]:
         """Return the taints that close a node to some gangs or to all of them."""
         some = [key for one in self.profiles.values() for key in one.tolerate]
         return tuple(
