@@ -63,7 +63,7 @@ def test_the_scheduler_gets_the_classes_of_nodes_with_their_prices(home: Path) -
 
 
 def test_the_scheduler_gets_the_constraints_of_the_profiles(home: Path) -> None:
-    """Of a class's taints and labels it gets those that decide between gangs; profiles without constraints none."""
+    """It gets only those taints and labels of a class that decide between gangs, and no profile without constraints."""
     text = """
 taints = ["team=red:NoSchedule", "nvidia.com/gpu:NoSchedule", "other:NoExecute"]
 labels = { disk = "ssd", os = "linux" }

@@ -94,6 +94,11 @@ class PodShell(shells.Shell):
             cpus = 64
             memory = "256Gi"
             max = 2
+
+            [kubernetes.profiles.dedicated]
+            pools = ["dedicated"]
+            tolerate = ["team=ours"]
+            node_labels = {{"example.com/disk" = "ssd"}}
             """
         )
 

@@ -469,6 +469,32 @@ def test_a_field_that_pods_do_not_have_is_refused(shell: pods.PodShell) -> None:
     assert "[kubernetes.images]" in done.stderr
 
 
+def test_a_node_with_a_taint_is_for_the_pool_whose_profile_tolerates_it(shell: pods.PodShell) -> None:
+    """Only that node is large enough. A job of another pool is refused, and told the reason."""
+    taint = {"key": "team", "value": "ours", "effect": "NoSchedule"}
+    disk = {"example.com/disk": "ssd"}
+    there = shell.on_cluster(shell.cluster.add("tainted", cpu="100", memory="512Gi", labels=disk, taints=[taint]))
+
+    def known() -> bool:
+        known = (one["node"] for one in shell.json("nodes")["items"])
+        return any(one["name"] == there and one["ready"] and one["capacity"]["cpus_milli"] for one in known)
+
+    shell.until(known, "the server knows the node")
+    refused = shell.do("run", "--cpus", "80", "--name", "outside", "--", "true", code=1)
+    assert f"Closed to it: {there} (taint team=ours:NoSchedule)" in refused.stderr
+    shell.do("pool", "set", "dedicated")
+    shell.do("run", "--detach", "--pool", "dedicated", "--name", "inside", "--", "sleep", "60")
+    shell.wait_phase("inside", "PROCESSING")
+    (pod,) = [one for one in shell.raw("pods") if one["metadata"]["name"].startswith(shell.job("inside")["id"])]
+    assert pod["spec"]["nodeName"] == there
+    assert pod["spec"]["nodeSelector"] == disk
+    mine = {"key": "team", "operator": "Equal", "value": "ours"}
+    assert mine in pod["spec"]["tolerations"]
+    shell.do("cancel", "inside")
+    shell.wait_phase("inside", "CANCELED")
+    shell.do("pool", "rm", "dedicated")
+
+
 def test_a_job_for_which_a_node_is_added_runs_there(shell: pods.PodShell) -> None:
     """No node is large enough; a declared class is. `why`, the measurement and the Event tell the missing node."""
     shell.do("run", "--detach", "--cpus", "40", "--name", "large", "--", "true")

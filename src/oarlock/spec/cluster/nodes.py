@@ -74,8 +74,8 @@ class Node(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     `core_price_per_h` of it falls to each core, the rest to the devices (see `scheduler/pricing.py`).
 
     `taken` is the part of the capacity that programs of others take now (pods that are not ours); which of the devices
-    these have is not known. `taints` are those that not all of our tasks tolerate. Of the labels only those matter
-    that the constraints of gangs name.
+    these have is not known. `taints` are those that not all of our tasks tolerate. `labels` matter only
+    where the constraints of gangs name them.
     """
 
     name: str
