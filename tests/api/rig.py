@@ -136,10 +136,10 @@ class Boards(tensorboards.Memory):
         super().__init__()
         self.connections: list[Echo] = []
 
-    async def connect(self, job: str) -> Echo:
-        if job not in self.items:
+    async def connect(self, job: jobs.Job) -> Echo:
+        if (job.id, 1) not in self.items:
             raise errors.NotFound("The job has no TensorBoard.", hint="")
-        self.connections.append(Echo(["connected"], attempts.TaskKey(job, 1, "worker", 0, 1)))
+        self.connections.append(Echo(["connected"], attempts.TaskKey(job.id, 1, "worker", 0, 1)))
         return self.connections[-1]
 
 

@@ -85,7 +85,7 @@ HELP: dict[str, str] = {
     "batch.local_min": "The fewest examples of one process at once.",
     "batch.local_max": "The most examples of one process at once.",
     "env": "The environment variables.",
-    "tensorboard": "Whether TensorBoard event files are written.",
+    "tensorboard": "Whether `oarlock.train` writes TensorBoard files; on Kubernetes also a TensorBoard beside the job.",
 }
 
 

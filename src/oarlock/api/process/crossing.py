@@ -54,16 +54,19 @@ class TensorBoards:
     def makes(self) -> bool:
         return self._way.makes
 
-    async def there(self) -> dict[str, str]:
+    async def there(self) -> list[tensorboards.Board]:
         return await self._crossing.over(self._way.there)
 
-    async def make(self, job: jobs.Job) -> None:
-        await self._crossing.over(lambda: self._way.make(job))
+    async def of(self, job: jobs.Job) -> tensorboards.Board | None:
+        return await self._crossing.over(lambda: self._way.of(job))
 
-    async def remove(self, job: str) -> None:
-        await self._crossing.over(lambda: self._way.remove(job))
+    async def make(self, job: jobs.Job, still: backends.Still) -> str:
+        return await self._crossing.over(lambda: self._way.make(job, still))
 
-    async def connect(self, job: str) -> backends.ExecProcess:
+    async def remove(self, board: tensorboards.Board, still: backends.Still) -> None:
+        await self._crossing.over(lambda: self._way.remove(board, still))
+
+    async def connect(self, job: jobs.Job) -> backends.ExecProcess:
         return Process(self._crossing, await self._crossing.over(lambda: self._way.connect(job)))
 
 

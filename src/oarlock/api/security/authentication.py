@@ -108,20 +108,23 @@ class Authenticator:
     async def tensorboard(self, headers: Mapping[str, str], job: str) -> Caller:
         """Return the owner of the job, with the right to look, for the token of the job's TensorBoard.
 
-        The token is good while an attempt of the job lives. Raises Unauthenticated.
+        The token is good while its attempt of the job lives. Raises Unauthenticated.
         """
         token = bearer(headers)
-        if hmac.compare_digest(tasktokens.of_tensorboard(self._task_secret, job).encode(), token.encode()):
-            owner = await self._store.read(lambda view: _owner(view, job))
-            if owner is not None:
+        found = await self._store.read(lambda view: _running(view, job))
+        if found is not None:
+            owner, attempt = found
+            wanted = tasktokens.of_tensorboard(self._task_secret, job, attempt)
+            if hmac.compare_digest(wanted.encode(), token.encode()):
                 return Caller(msgspec.structs.replace(owner, right=users.Right.VIEWER), digest(token))
-        raise errors.Unauthenticated("The token is not of this job's TensorBoard.", hint="The job has ended.")
+        raise errors.Unauthenticated("The token is not of this job's TensorBoard.", hint="Its attempt has ended.")
 
 
-def _owner(view: stores.View, job_id: str) -> users.User | None:
-    """Return the owner of this job, if an attempt of it lives."""
+def _running(view: stores.View, job_id: str) -> tuple[users.User, int] | None:
+    """Return the owner of this job and the number of the attempt that lives, if one does."""
     job = view.job(job_id)
-    return view.user(job.owner) if job is not None and job.live is not None else None
+    owner = view.user(job.owner) if job is not None else None
+    return (owner, job.live.number) if job is not None and job.live is not None and owner is not None else None
 
 
 def is_of_tensorboard(headers: Mapping[str, str]) -> bool:

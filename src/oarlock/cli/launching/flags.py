@@ -154,7 +154,12 @@ _ROWS: dict[str, list[tuple[str, ...]]] = {
         ("--hang-timeout", "hang_timeout", "TIME", "Longest time without progress."),
         ("--freeze", "freeze", "TIME", "Time for which a failed job keeps its place, for `oarlock exec`."),
         ("--max-restarts", "max_restarts", "N", "Most restarts after failures of the job itself."),
-        ("--tensorboard", "tensorboard", "", "Write TensorBoard event files."),
+        (
+            "--tensorboard",
+            "tensorboard",
+            "",
+            "Let oarlock.train write TensorBoard files; on Kubernetes also run TensorBoard.",
+        ),
     ],
 }
 FLAGS = tuple(

@@ -28,9 +28,9 @@ def of_attempt(secret: bytes, job: str, attempt: int) -> str:
     return _derived(secret, _SERVERS + f"{job}/{attempt}".encode())
 
 
-def of_tensorboard(secret: bytes, job: str) -> str:
-    """Return the token by which the TensorBoard of a job reads the job's metrics, and nothing else."""
-    return TENSORBOARD_PREFIX + _derived(secret, _TENSORBOARD + job.encode())
+def of_tensorboard(secret: bytes, job: str, attempt: int) -> str:
+    """Return the token by which the TensorBoard beside an attempt reads the job's metrics, and nothing else."""
+    return TENSORBOARD_PREFIX + _derived(secret, _TENSORBOARD + f"{job}/{attempt}".encode())
 
 
 def holds(secret: bytes, key: attempts.TaskKey, token: str) -> bool:

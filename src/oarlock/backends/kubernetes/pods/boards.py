@@ -10,11 +10,13 @@ bytes of one connection (`agent.pyz --bridge`). The token reads the metrics of t
 from __future__ import annotations
 
 import base64
+import hashlib
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
+from oarlock.backends.kubernetes.apiserver import objects
 from oarlock.backends.kubernetes.pods import labels, rendering
 from oarlock.backends.kubernetes.site import Site
 
@@ -25,6 +27,8 @@ PORT = 6006
 ADDRESS = f"127.0.0.1:{PORT}"
 FOLDER, CLIENT = "/oarlock/events", "/oarlock/client"
 LOGIN, AUTHORITY = "login.json", "ca.pem"
+CONTENT = f"{labels.PREFIX}/content"
+"""An annotation: the digest of the files that the pod was made for."""
 SHOW_REQUESTS = {"cpu": "100m", "memory": "320Mi"}
 FEED_REQUESTS = {"cpu": "10m", "memory": "64Mi"}
 LIMITS = {SHOW: {"memory": "1Gi"}, FEED: {"memory": "256Mi"}}
@@ -32,32 +36,45 @@ BRIDGE = (*rendering.DELIVERED_AGENT, "--bridge", ADDRESS)
 """Passes the bytes of one connection, in the container `events`."""
 
 
-def name(job: str) -> str:
-    return f"{job}-tensorboard".lower()
+Login = dict[str, bytes]
+"""The files of the feed, as `oarlock login` writes them: the server's address with the token, and its authority."""
 
 
-def secret(
-    job: str, site: Site, server: str, token: str, owners: Sequence[labels.OwnerReference]
-) -> rendering.Manifest:
-    """Return the Secret with the address of the server and the token, as `oarlock login` writes them."""
-    login = {"server": server, "token": token, **({"ca_file": f"{CLIENT}/{AUTHORITY}"} if site.ca_pem else {})}
-    content = {LOGIN: msgspec.json.encode(login), **({AUTHORITY: site.ca_pem.encode()} if site.ca_pem else {})}
+def name(job: str, attempt: int) -> str:
+    return f"{job}-{attempt}-tensorboard".lower()
+
+
+def login(site: Site, server: str, token: str) -> Login:
+    told = {"server": server, "token": token, **({"ca_file": f"{CLIENT}/{AUTHORITY}"} if site.ca_pem else {})}
+    return {LOGIN: msgspec.json.encode(told), **({AUTHORITY: site.ca_pem.encode()} if site.ca_pem else {})}
+
+
+def digest(content: Login) -> str:
+    """Return a text that differs where the feed would need other files."""
+    return hashlib.sha256(msgspec.json.encode(sorted(content.items()))).hexdigest()[:16]
+
+
+def secret(job: str, attempt: int, site: Site, content: Login, pod: objects.Meta) -> rendering.Manifest:
+    """Return the Secret with these files, which goes with this pod."""
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": pod.name, "uid": pod.uid}
     return {
         "apiVersion": "v1",
         "kind": "Secret",
         "type": "Opaque",
-        "metadata": _metadata(job, site, owners),
+        "metadata": _metadata(job, attempt, site, [owner]),
         "data": {item: base64.b64encode(text).decode() for item, text in content.items()},
     }
 
 
-def pod(job: str, job_name: str, site: Site, owners: Sequence[labels.OwnerReference]) -> rendering.Manifest:
+def pod(
+    job: str, attempt: int, job_name: str, site: Site, content: Login, owners: Sequence[labels.OwnerReference]
+) -> rendering.Manifest:
     """Return the pod. The stock scheduler binds it: it belongs to no gang."""
-    metadata = _metadata(job, site, owners)
+    annotations = {f"{labels.PREFIX}/name": job_name, CONTENT: digest(content)}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {**metadata, "annotations": {f"{labels.PREFIX}/name": job_name}},
+        "metadata": {**_metadata(job, attempt, site, owners), "annotations": annotations},
         "spec": {
             "schedulerName": site.scheduler,
             "restartPolicy": "Always",
@@ -70,17 +87,20 @@ def pod(job: str, job_name: str, site: Site, owners: Sequence[labels.OwnerRefere
             "volumes": [
                 {"name": "events", "emptyDir": {"sizeLimit": "1Gi"}},
                 {"name": "home", "emptyDir": {}},
-                {"name": "client", "secret": {"secretName": name(job), "defaultMode": 0o440, "items": _items(site)}},
+                {
+                    "name": "client",
+                    "secret": {"secretName": name(job, attempt), "defaultMode": 0o440, "items": _items(site)},
+                },
             ],
         },
     }
 
 
-def _metadata(job: str, site: Site, owners: Sequence[labels.OwnerReference]) -> dict[str, Any]:
+def _metadata(job: str, attempt: int, site: Site, owners: Sequence[labels.OwnerReference]) -> dict[str, Any]:
     found: dict[str, Any] = {
-        "name": name(job),
+        "name": name(job, attempt),
         "namespace": site.namespace,
-        "labels": labels.of_tensorboard(site.installation, job),
+        "labels": labels.of_tensorboard(site.installation, job, attempt),
     }
     return {**found, "ownerReferences": list(owners)} if owners else found
 

@@ -41,8 +41,8 @@ def of_task(installation: str, key: attempts.TaskKey) -> dict[str, str]:
     }
 
 
-def of_tensorboard(installation: str, job: str) -> dict[str, str]:
-    return {MANAGED_BY: "oarlock", TENSORBOARD: installation, JOB: job}
+def of_tensorboard(installation: str, job: str, attempt: int) -> dict[str, str]:
+    return {MANAGED_BY: "oarlock", TENSORBOARD: installation, JOB: job, ATTEMPT: str(attempt)}
 
 
 def references(owner: resources.Resource) -> list[OwnerReference]:
