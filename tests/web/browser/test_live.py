@@ -110,3 +110,18 @@ async def test_a_hidden_page_asks_once_it_is_seen(opened: Open) -> None:
     await opened.updated(0)
     await opened.page.evaluate("window.away = false; document.dispatchEvent(new Event('visibilitychange'))")
     await opened.updated(1)
+
+
+async def test_a_stream_that_has_fallen_silent_is_opened_again(chromium: Browser, tmp_path: Path) -> None:
+    """A router or a proxy may drop a connection without a word: the page waits for a beat no longer than for two."""
+    async with stills.serving(tmp_path, full=False) as still:
+        context: BrowserContext = await chromium.new_context()
+        await context.add_cookies(still.cookies)
+        page = await context.new_page()
+        await page.clock.install()
+        async with page.expect_request("**/live"):
+            await page.goto(still.url + "/jobs")
+        async with page.expect_request("**/live"):
+            for _ in range(50):
+                await page.clock.run_for(1000)
+        await context.close()

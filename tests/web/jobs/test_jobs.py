@@ -68,6 +68,20 @@ async def test_a_page_by_phase_leaves_no_job_out(rig: browsers.WebRig) -> None:
         assert bad.status_code == 422
 
 
+async def test_tabs_that_show_the_same_jobs_have_one_address(rig: browsers.WebRig) -> None:
+    await rig.submit("ann", name="old")
+    async with rig.browser("ann") as browser:
+        seen = []
+        for _ in range(2):
+            rig.clock.now += 60
+            seen += re.findall(r'data-seen="([^"]+)"', (await browser.get("/jobs")).text)
+        assert len(seen) == 2
+        assert seen[0] == seen[1]
+        await rig.submit("ann", name="new")
+        later = (await browser.get("/jobs", params={"seen": seen[0]})).text
+        assert re.findall(r">old</a>|>new</a>|1 new job", later) == ["1 new job", ">old</a>"]
+
+
 async def test_a_remembered_row_is_made_anew_when_its_facts_have_changed(rig: browsers.WebRig) -> None:
     job = await rig.submit("ann", name="mine")
     address = "/jobs?column=priority&column=age&column=where"
@@ -98,8 +112,11 @@ def test_the_key_of_a_row_holds_every_fact_of_its_job() -> None:
         "name": "two", "owner": "bob", "pool": "other", "phase": phases.Phase.QUEUED, "created_at": -1e6,
         "command": "false", "tasks": {"worker": 2}, "wanted": intents.Intent.HALT, "reason": "why", "started_at": None,
         "ran_s": 500.0, "priority": 9, "cost": 1.0, "gpus": 2.0, "restarts": 3,
-        "reading": summaries.Reading(step=1), "places": (summaries.Place("n", ()),),
+        "reading": summaries.Reading(step=1, loss=1.0), "places": (summaries.Place("n", ()),),
     }  # fmt: skip
     after = {name: msgspec.structs.replace(before, **{name: value}) for name, value in changed.items()}
+    losses = [summaries.Reading(step=1, loss=loss) for loss in (None, float("nan"), float("inf"), float("-inf"))]
+    keys = [listed._listed(msgspec.structs.replace(before, reading=one), 10.0)["key"] for one in losses]
+    assert len(set(keys)) == len(keys), "JSON has one word for all of these"
     key = listed._listed(before, 10.0)["key"]
     assert [name for name, one in after.items() if listed._listed(one, 10.0)["key"] == key] == []

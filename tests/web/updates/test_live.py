@@ -15,6 +15,8 @@ import msgspec
 import pytest
 from tests.web import browsers
 
+from oarlock.api.security import authentication
+from oarlock.client.asynchronous import clients
 from oarlock.scheduler.forecasting import forecasts
 from oarlock.spec import bodies, events, phases
 from oarlock.web import application, routing
@@ -262,6 +264,87 @@ async def test_a_live_page_names_its_topics_and_its_last_event(rig: browsers.Web
         assert tag is not None
         assert f'data-seq="{seq}"' in tag[0]
         assert re.search(r'data-topics="[a-z]', tag[0])
+
+
+async def test_a_page_of_a_name_hears_of_the_next_job_of_that_name(rig: browsers.WebRig) -> None:
+    job = await rig.submit("ann", name="mine")
+    async with rig.browser("ann") as browser:
+        shown = [
+            re.findall(r'data-topics="([^"]+)"', (await browser.get(f"/jobs/{one}")).text)[0].split()
+            for one in ("mine", job.id)
+        ]
+    assert [topics.JOBS in one for one in shown] == [True, False]
+
+
+async def test_nothing_is_told_after_the_revocation_of_a_token(
+    rig: browsers.WebRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feeds, "WAIT_S", 60.0)
+    job = await rig.submit("ann", name="mine")
+    async with rig.browser("ann") as browser, opened(browser) as page:
+        await page.next("open")
+        async with rig.as_user("root") as http:
+            digest = authentication.digest(rig.tokens["ann"])
+            assert (await http.delete(f"/api/v1/users/ann/tokens/{digest}")).status_code == 204
+        await rig.happen(job.id, events.Edited(priority=7))
+        told = [one async for one in page._lines if one.startswith("event: ")]
+    assert told == ["event: ended"]
+
+
+def test_a_stream_notices_the_end_of_its_session_within_a_second() -> None:
+    assert feeds.WAIT_S + feeds.PAUSE_S < 1.0
+
+
+async def test_a_stream_is_no_use_of_its_session(rig: browsers.WebRig) -> None:
+    async with rig.browser("ann") as browser:
+        began = rig.clock.now
+        for _ in range(3):
+            rig.clock.now += 3 * 3600
+            rig.services.authenticator.forget()
+            async with opened(browser) as page:
+                await page.next("open")
+        (session,) = await rig.store.read(lambda view: view.sessions("ann"))
+        assert session.used_at == began
+        await browser.get("/jobs")
+        (session,) = await rig.store.read(lambda view: view.sessions("ann"))
+        assert session.used_at == rig.clock.now, "a page that a person opens counts, also beside a stream"
+
+
+async def test_a_stream_that_is_left_closes_its_clients(rig: browsers.WebRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server of the pages cancels every await of a stream that its browser has left."""
+    made: list[clients.AsyncClient] = []
+    closed: list[clients.AsyncClient] = []
+    connected, close = visits.Visit.connected, clients.AsyncClient.close
+
+    def counted(self: visits.Visit, secret: str | None) -> clients.AsyncClient:
+        made.append(connected(self, secret))
+        return made[-1]
+
+    async def noted(self: clients.AsyncClient) -> None:
+        await close(self)
+        closed.append(self)
+
+    left = asyncio.Event()
+
+    async def receive() -> dict[str, Any]:
+        await left.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        if message.get("body"):
+            left.set()
+
+    async with rig.browser("ann") as browser:
+        monkeypatch.setattr(visits.Visit, "connected", counted)
+        monkeypatch.setattr(clients.AsyncClient, "close", noted)
+        request = browser.build_request("GET", "/live", headers=browsers.OURS)
+        headers = [(name.lower(), value) for name, value in request.headers.raw]
+        scope = {"type": "http", "method": "GET", "path": "/live", "query_string": b"", "headers": headers}
+        scope |= {"client": ("127.0.0.1", 5), "asgi": {"version": "3.0", "spec_version": "2.3"}}
+        await rig.app(scope, receive, send)
+        await asyncio.gather(*rig.app._feeds._closing)
+    assert len(made) == 2
+    assert {id(one) for one in closed} == {id(one) for one in made}
 
 
 def test_every_page_that_lives_is_told_so() -> None:

@@ -12,7 +12,6 @@ from starlette import responses
 
 from oarlock.api import routes
 from oarlock.api.security import authorisation
-from oarlock.api.services import provided
 from oarlock.spec import bodies, errors, events
 
 MAX_PAGE = 1000
@@ -59,6 +58,7 @@ async def of_all(call: routes.Call) -> bodies.RecordPage:
                 await ear.wait(left)
             else:
                 await asyncio.sleep(min(left, GATHER_S))
+            await call.services.authenticator.caller(call.headers, waiting=True)  # its token may be revoked by now
             after = found.seen
 
 
@@ -70,13 +70,11 @@ async def watch(call: routes.Call) -> responses.StreamingResponse:
     if after is None:
         after = await call.access.shared(lambda view: view.last_seq())
     first = await call.access.records(after, MAX_PAGE)  # an error here is still an answer, not an event
-    return responses.StreamingResponse(_events(call.services, call.access, first), media_type="text/event-stream")
+    return responses.StreamingResponse(_events(call, first), media_type="text/event-stream")
 
 
-async def _events(
-    services: provided.Services, access: authorisation.Access, found: authorisation.Records
-) -> AsyncIterator[bytes]:
-    encoder = msgspec.json.Encoder()
+async def _events(call: routes.Call, found: authorisation.Records) -> AsyncIterator[bytes]:
+    services, encoder = call.services, msgspec.json.Encoder()
     yield b": oarlock\n\n"
     with services.wakes.listening() as ear:
         while not services.wakes.closed:
@@ -87,9 +85,12 @@ async def _events(
                 )
             seen = found.seen
             try:
-                found = await access.records(seen, MAX_PAGE)
+                await services.authenticator.caller(call.headers, waiting=True)
+                found = await call.access.records(seen, MAX_PAGE)
             except errors.Gone:
                 yield b"event: gone\ndata: {}\n\n"
+                return
+            except errors.Unauthenticated:
                 return
             if found.seen == seen and not found.items:
                 await ear.wait(_BEAT_S)

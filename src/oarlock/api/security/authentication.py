@@ -42,10 +42,11 @@ class Caller(msgspec.Struct, frozen=True):
 
 
 class Known(msgspec.Struct, frozen=True):
-    """A caller whose token was valid, remembered until `until`."""
+    """A caller whose token was valid, remembered until `until`. Without `counted` no use was written down for it."""
 
     caller: Caller
     until: float
+    counted: bool
 
 
 class Authenticator:
@@ -72,7 +73,7 @@ class Authenticator:
         """
         sha256 = digest(bearer(headers))
         known = self._known.get(sha256)
-        if known is not None and self._clock() < known.until:
+        if known is not None and self._clock() < known.until and (known.counted or waiting):
             return known.caller
         now = self._wall()
         caller = await self._store.read(lambda view: _caller_of(view, sha256, now))
@@ -83,7 +84,7 @@ class Authenticator:
             await self._store.write(lambda tx: _touch(tx, sha256, now))
         if len(self._known) >= MAX_KNOWN:
             self._known.clear()
-        self._known[sha256] = Known(caller, self._clock() + KNOWN_S)
+        self._known[sha256] = Known(caller, self._clock() + KNOWN_S, counted=caller.session is None or not waiting)
         return caller
 
     def forget(self) -> None:

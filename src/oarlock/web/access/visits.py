@@ -25,6 +25,9 @@ T = TypeVar("T")
 
 FORM_LIMIT_BYTES = 1 << 20
 IN_PROCESS = "http://127.0.0.1"
+STREAM = "/live"
+"""The path of the news for open pages. A browser opens it again and again: that is no use of the session."""
+UNASKED = b"oarlock-fragment"
 _STRENGTH = {users.Right.VIEWER: 0, users.Right.USER: 1, users.Right.ADMIN: 2}
 
 
@@ -57,7 +60,7 @@ class Visit:
         self._line = line
         self._readers = readers
         self._receive = receive
-        unasked = [(name, value) for name, value in scope["headers"] if name == b"oarlock-fragment"]
+        unasked = [(UNASKED, b"1")] if UNASKED in dict(scope["headers"]) or self.path == STREAM else []
         self._client = transport.StreamingTransport(api, scope.get("client"), unasked)
         self._server: bodies.Server | None = None
         self._form: dict[str, list[str]] | None = None

@@ -17,11 +17,14 @@ from oarlock.web.access import visits
 from oarlock.web.updates import feeds
 
 BEAT_S = 15.0
+BEAT = b"event: beat\ndata: {}\n\n"
+"""An event and no comment: a page that hears neither news nor beats opens another stream."""
 MOST_S = 3600.0
 """A stream ends after so long; the browser opens a new one."""
 
 
 async def follow(visit: visits.Visit) -> responses.StreamingResponse:
+    await visit.close()  # the session's reader has a client of its own
     return responses.StreamingResponse(_events(visit), media_type="text/event-stream")
 
 
@@ -32,12 +35,10 @@ async def _events(visit: visits.Visit) -> AsyncIterator[bytes]:
             yield b'event: open\ndata: {"seq":%d}\n\n' % ear.seq
             while time.monotonic() < until:
                 news = await ear.next(BEAT_S)
-                yield b": beat\n\n" if news is None else b"event: changed\ndata: %b\n\n" % msgspec.json.encode(news)
+                yield BEAT if news is None else b"event: changed\ndata: %b\n\n" % msgspec.json.encode(news)
     except feeds.Ended as ended:
         if ended.session:
             yield b"event: ended\ndata:\n\n"
-    finally:
-        await visit.close()
 
 
-PAGES: tuple[routing.Page, ...] = (routing.Page(path="/live", handler=follow, stream=True),)
+PAGES: tuple[routing.Page, ...] = (routing.Page(path=visits.STREAM, handler=follow, stream=True),)

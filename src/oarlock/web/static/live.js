@@ -9,6 +9,7 @@
   const bar = document.getElementById("connection");
   if (!main || !("live" in main.dataset)) return;
   const PAUSE_MS = 500;
+  const SILENCE_MS = 40000; // of a stream, with a beat every 15 s: its connection is dead, and nothing else would tell
   const channel = new BroadcastChannel("oarlock-live");
   let dirty = false;
   let timer = 0;
@@ -70,7 +71,7 @@
     const found = [...main.querySelectorAll("[data-section]")].filter(due).map((one) => one.dataset.section);
     const list = main.querySelector("[data-seen]");
     if (list) url.searchParams.set("seen", list.dataset.seen); // rows that came later are counted, and push none away
-    if (found.length) url.searchParams.set("sections", [...url.searchParams.getAll("sections"), ...found].join());
+    if (found.length) url.searchParams.set("sections", [...url.searchParams.getAll("sections"), ...found].sort().join());
     return url;
   };
 
@@ -159,19 +160,34 @@
   const follow = () =>
     new Promise((done) => {
       const stream = new EventSource("/live");
-      const leave = () => setTimeout(() => (over ? done() : ask().catch(lost).finally(done)), PAUSE_MS * 4);
+      let silence = 0;
+      const leave = () => {
+        clearTimeout(silence);
+        setTimeout(() => (over ? done() : ask().catch(lost).finally(done)), PAUSE_MS * 4);
+      };
+      const alive = () => {
+        clearTimeout(silence);
+        silence = setTimeout(() => {
+          stream.close();
+          tellAll({ kind: "lost" });
+          leave();
+        }, SILENCE_MS);
+      };
       const tellAll = (message) => {
         channel.postMessage(message);
         hear(message);
       };
       for (const kind of ["open", "changed"]) {
         stream.addEventListener(kind, (event) => {
+          alive();
           if (!event.data) return; // the browser's own `open`
           const news = JSON.parse(event.data);
           heard = news.seq;
           tellAll({ kind, ...news });
         });
       }
+      stream.addEventListener("beat", alive);
+      alive();
       stream.addEventListener("ended", () => {
         stream.close();
         tellAll({ kind: "ended" });

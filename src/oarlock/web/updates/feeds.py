@@ -18,10 +18,10 @@ from oarlock.client.asynchronous import clients
 from oarlock.spec import errors
 from oarlock.web.updates import topics
 
-WAIT_S = 1.0
-"""Seconds that the API waits for a line: within this time a reader notices that its session has ended."""
-PAUSE_S = 0.5
-"""Seconds from one message to the next."""
+WAIT_S = 0.5
+"""Seconds that the API waits for a line."""
+PAUSE_S = 0.4
+"""Seconds from one message to the next. After both times together a reader has noticed that its session has ended."""
 
 
 class News(msgspec.Struct, frozen=True):
@@ -45,6 +45,7 @@ class Feeds:
 
     def __init__(self) -> None:
         self._feeds: dict[str, _Feed] = {}
+        self._closing: set[asyncio.Task[None]] = set()
 
     @contextlib.asynccontextmanager
     async def listening(self, secret: str, connect: Callable[[], clients.AsyncClient], seq: int) -> AsyncIterator[Ear]:
@@ -61,7 +62,10 @@ class Feeds:
             if not feed.ears:
                 if self._feeds.get(secret) is feed:
                     del self._feeds[secret]
-                await feed.close()
+                # In a task of its own: the server cancels every further await of a stream whose browser has left.
+                closing = asyncio.create_task(feed.close())
+                self._closing.add(closing)
+                closing.add_done_callback(self._closing.discard)
 
 
 class Ear:

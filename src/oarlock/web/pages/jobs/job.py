@@ -71,7 +71,7 @@ async def show(visit: visits.Visit) -> routing.Filled:
             "sections": jobsections.SECTIONS,
             "loaded": {one.name: facts for one, facts in zip(shown, found, strict=True)},
             "next_steps": endings.next_steps(job)[1:],
-            "topics": _topics(job),
+            "topics": _topics(job, visit.parameters["job"]),
             "refresh": 5 if job.phase in phases.RUNNING else topics.SLOW_S if why.forecast is not None else 0,
         },
     )
@@ -150,10 +150,14 @@ async def change(visit: visits.Visit) -> responses.Response:
     return routing.to(templating.job_path(job.id))
 
 
-def _topics(job: jobs.Job) -> tuple[str, ...]:
-    """Return the topics of the job's page. A waiting job's expected start depends on all others."""
+def _topics(job: jobs.Job, asked: str) -> tuple[str, ...]:
+    """Return the topics of the job's page. A waiting job's expected start depends on all others.
+
+    An address with a name (`asked`) shows the newest job of that name, which may become another one.
+    """
     waits = job.phase is phases.Phase.QUEUED
-    return topics.of_job(job.id), *(sorted(topics.SHARED) if waits else ())
+    newest = (topics.JOBS,) if asked != job.id else ()
+    return topics.of_job(job.id), *newest, *(sorted(topics.SHARED) if waits else ())
 
 
 def _number(field: str, text: str) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from typing import Any
 
 import msgspec
@@ -63,7 +64,7 @@ async def show(visit: visits.Visit) -> routing.Filled:
             "rows": [_listed(one, page.now) for one in page.items],
             "total": sum(page.phases.get(phase, 0) + fresh.get(phase, 0) for phase in wanted),
             "fresh": sum(fresh.get(phase, 0) for phase in wanted),
-            "seen": page.now if seen is None else seen,
+            "seen": _newest(visit, page) if seen is None else seen,
             "counts": [(phase, page.phases.get(phase, 0) + fresh.get(phase, 0)) for phase in phases.Phase],
             "headings": HEADINGS,
             "numbers": NUMBERS,
@@ -158,7 +159,8 @@ def _listed(job: summaries.Summary, now: float) -> dict[str, Any]:
     cells = row(job, now)
     ages = durations.age(cells["age_s"]), durations.age(job.ran_s)
     moving = msgspec.structs.replace(job, ran_s=0.0, cost=round(job.cost, 2))
-    return {**cells, "key": (msgspec.json.encode(moving), cells["where"], *ages)}
+    loss = repr(job.reading.loss) if job.reading is not None else ""  # JSON has no NaN
+    return {**cells, "key": (msgspec.json.encode(moving), cells["where"], loss, *ages)}
 
 
 async def _last_step(visit: visits.Visit, job: str) -> int | None:
@@ -174,6 +176,13 @@ async def _found(
     order = {"sort": chosen["sort"], "ascending": chosen["ascending"] == "true" or None}
     times = {"since": since, "until": until}
     return await visit.client.summaries(phases=chosen["phase"], after=after, limit=limit, **wanted, **order, **times)
+
+
+def _newest(visit: visits.Visit, page: bodies.SummaryPage) -> float:
+    """Return the time just after the newest job of the list: the same in all tabs that were opened since it came."""
+    chosen = _chosen(visit)
+    first = not visit.asked("after") and chosen["sort"] == "created" and chosen["ascending"] != "true"
+    return math.nextafter(page.items[0].created_at, math.inf) if first and page.items else page.now
 
 
 def _time(text: str) -> float | None:
