@@ -28,6 +28,8 @@ FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--
 FLAGS += ("--disable-sync", "--no-first-run", "--font-render-hinting=none")
 FLAGS += ("--host-resolver-rules=MAP evil.example 127.0.0.1",)  # a foreign name for this machine
 PATIENCE_MS = 120_000
+ELSEWHERE = "net::ERR_NETWORK_CHANGED"
+"""Said by Chromium where another program of this machine adds or removes a network interface. The pages ask again."""
 FAMILIES = {"DejaVu Sans": ("sans-serif", "system-ui", "serif"), "DejaVu Sans Mono": ("monospace", "ui-monospace")}
 FILES = [f"{name}{weight}.ttf" for name in ("DejaVuSans", "DejaVuSansMono") for weight in ("", "-Bold")]
 PLACES = ("/usr/share/fonts/truetype/dejavu", "/usr/share/fonts/dejavu", "/usr/share/fonts/TTF")
@@ -99,8 +101,8 @@ class Watched:
             self.faults.append(f"a request to {url}")
 
     def _said(self, kind: str, text: str) -> None:
-        network = re.search(r"Failed to load resource|net::ERR", text)
-        if kind in ("error", "warning") and not (self.lost and network):
+        network = re.search(r"Failed to load resource|net::ERR", text) if self.lost else re.search(ELSEWHERE, text)
+        if kind in ("error", "warning") and not network:
             self.faults.append(f"{kind}: {text}")
 
 

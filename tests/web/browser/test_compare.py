@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.e2e import shell as shells
-from tests.web.browser import conftest, test_story
+from tests.web.browser import conftest, test_metrics
 
 pytestmark = pytest.mark.browser
 
@@ -13,7 +13,7 @@ LINES = "[...document.querySelectorAll('figure[data-name=loss] .u-series:not(.bo
 
 
 async def test_two_runs_side_by_side(shell: shells.Shell, browser: conftest.Watched) -> None:
-    shell.write("measure.py", test_story.REPORTING)
+    shell.write("measure.py", test_metrics.REPORTING)
     for name in ("first", "second"):
         shell.do("run", "--name", name, "--env", f"SEED={name}", "--", "python", "measure.py")
     page = await browser.page("/jobs")

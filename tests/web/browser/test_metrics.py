@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import pytest
 from tests.e2e import shell as shells
-from tests.web.browser import conftest, test_story
+from tests.web.browser import conftest
 
 pytestmark = pytest.mark.browser
 
+REPORTING = """
+from oarlock import train
+train.init()
+with train.Session(total_steps=600) as session:
+    for step in session.steps():
+        layers = {f"layer/{number:03d}/norm": float(step) for number in range(300)} if step < 3 else {}
+        session.log(loss=1000.0 if step == 333 else 1.0 / step, **layers)
+"""
+"""A script that reports 300 metrics, one of them with a spike at step 333."""
 DRAWN = "document.querySelectorAll('.plot canvas').length"
 
 
 async def test_charts_of_many_metrics(shell: shells.Shell, browser: conftest.Watched) -> None:
-    shell.write("measure.py", test_story.REPORTING)
+    shell.write("measure.py", REPORTING)
     shell.do("run", "--name", "measures", "--", "python", "measure.py")
     page = await browser.page("/jobs/measures/metrics")
     await page.wait_for_selector("figure[data-name='loss'] canvas")

@@ -15,7 +15,14 @@
   const drawer = `oarlock-draft ${location.search}`;
   const kept = sessionStorage.getItem(drawer);
   if (kept && kept !== text.value && !Number(verdict.dataset.line)) text.value = kept;
-  form.addEventListener("submit", () => sessionStorage.removeItem(drawer));
+  // A field may have changed a moment ago: the text is not sent before it has the change, nor if that is refused.
+  let writing = null;
+  form.addEventListener("submit", async (event) => {
+    if (!writing) return sessionStorage.removeItem(drawer);
+    event.preventDefault();
+    while (writing) await writing;
+    if (verdict.dataset.when) form.requestSubmit(event.submitter);
+  });
 
   const number = () => {
     const bad = Number(verdict.dataset.line);
@@ -76,7 +83,10 @@
     timer = setTimeout(() => ask("check"), PAUSE_MS);
   };
   form.addEventListener("change", (event) => {
-    if (event.target.name && event.target.name.startsWith("field.")) ask("set");
+    if (!event.target.name || !event.target.name.startsWith("field.")) return;
+    const mine = (writing = ask("set").finally(() => {
+      if (writing === mine) writing = null;
+    }));
   });
 
   // Completions. A field's path comes from the lines above with less indentation.
