@@ -23,7 +23,7 @@ from oarlock.api.process import checkpoints, results
 from oarlock.api.security import authentication, secretfiles
 from oarlock.api.services import forecaster, inbox, meters, provided, wakes
 from oarlock.backends import tensorboards
-from oarlock.data import jobfiles, receivedfiles
+from oarlock.data import jobfiles, receivedfiles, storage
 from oarlock.data.logs import logfiles
 from oarlock.data.snapshots import blobs
 from oarlock.lifecycle import stepping
@@ -66,9 +66,10 @@ class NoMetrics:
     async def names(self, job: str) -> list[str]:
         return ["loss"]
 
-    async def series(self, job: str, names: list[str] | None = None, *, points: int = 500, **_: Any) -> list[Any]:
-        from oarlock.data import storage
+    async def news(self, job: str, after: str = "", *, points: int = 10_000) -> storage.News:
+        return storage.News(series=[], after=after)
 
+    async def series(self, job: str, names: list[str] | None = None, *, points: int = 500, **_: Any) -> list[Any]:
         point = storage.Point(1, 2.0, float("nan"))
         return [storage.Series(task="worker-0", process=0, name="loss", points=(point,), count=1, low=(float("inf"),))]
 

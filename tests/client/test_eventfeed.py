@@ -27,16 +27,16 @@ class Client:
 
     def __init__(self, *given: tuple[answers.Series, ...] | errors.OarlockError) -> None:
         self.given = list(given)
-        self.asked: list[int | None] = []
+        self.asked: list[str] = []
 
-    def metrics(self, job: str, *, points: int, steps: tuple[int | None, int | None]) -> answers.Metrics:
-        self.asked.append(steps[0])
+    def new_metrics(self, job: str, after: str, *, points: int) -> answers.Metrics:
+        self.asked.append(after)
         if not self.given:
             raise errors.Unauthenticated("The job has ended.", hint="")
         found = self.given.pop(0)
         if isinstance(found, errors.OarlockError):
             raise found
-        return answers.Metrics(series=found)
+        return answers.Metrics(series=found, after=f"{after}+")
 
 
 def test_each_point_is_written_once(tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_each_point_is_written_once(tmp_path: Path) -> None:
         eventfeed.follow(client, "j-1", tmp_path, sleep=lambda _: None)  # type: ignore[arg-type]  # what it needs of one
     assert read(tmp_path / "worker-0.0", "loss") == [(1, 3.0), (2, 2.0), (4, 1.0)]
     assert read(tmp_path / "worker-1.0", "loss") == [(1, 4.0), (2, 3.0)]
-    assert client.asked == [None, 1, 1, 2]
+    assert client.asked == ["", "+", "+", "++"]
 
 
 def test_a_file_only_grows(tmp_path: Path) -> None:
@@ -62,3 +62,16 @@ def test_a_file_only_grows(tmp_path: Path) -> None:
     feed.add((series("worker-0", "loss", {1: 3.0, 2: 1.0}), series("worker-0", "rate", {1: 0.5})))
     assert file.read_bytes().startswith(before)
     assert read(file.parent, "rate") == [(1, 0.5)]
+
+
+def test_a_long_history_comes_at_once_and_in_parts(tmp_path: Path) -> None:
+    waits: list[float] = []
+    client = Client(
+        (series("worker-0", "loss", dict.fromkeys(range(eventfeed.POINTS), 1.0)),),
+        (series("worker-0", "loss", {eventfeed.POINTS: 2.0}), series("worker-0", "accuracy", {0: 0.5})),
+    )
+    with pytest.raises(errors.Unauthenticated):
+        eventfeed.follow(client, "j-1", tmp_path, sleep=waits.append)  # type: ignore[arg-type]  # what it needs of one
+    assert client.asked == ["", "+", "++"]
+    assert len(waits) == 1, "the second part is not waited for"
+    assert read(tmp_path / "worker-0.0", "accuracy") == [(0, 0.5)]

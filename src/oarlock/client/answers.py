@@ -84,6 +84,7 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
 
     names: tuple[str, ...] = ()
     series: tuple[Series, ...] = ()
+    after: str | None = None
 
     def to_pandas(self) -> pd.DataFrame:
         """Return one row for each point: task, process, name, step, time (UTC) and value (NaN where it was not finite).

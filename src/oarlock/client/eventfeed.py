@@ -1,7 +1,9 @@
 """The command `python -m oarlock.client.eventfeed JOB FOLDER`: write a job's metrics into event files as they arrive.
 
 It runs in the pod of a TensorBoard. TensorBoard reads a file on from where it has read: a file only grows. So each
-series remembers its last step, and a point of an earlier step that comes late is left out.
+series remembers its last step, and a point of an earlier step that comes late is left out. Each look asks for the
+points that have arrived since the last one: neither the history nor a series that rests costs anything, and only a part
+of them is in memory.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from oarlock.spec import errors
 
 PERIOD_S = 5.0
 POINTS = 10_000
-"""The most points of a series at one look."""
+"""The points of one answer, about."""
 
 Series = tuple[str, int, str]
 
@@ -29,11 +31,6 @@ class Feed:
         self._folder = folder
         self._number = number
         self._last: dict[Series, int] = {}
-
-    @property
-    def first_step(self) -> int | None:
-        """Return the step from which on to ask: behind it, all that the slowest series still lacks."""
-        return min(self._last.values()) if self._last else None
 
     def add(self, series: tuple[answers.Series, ...]) -> None:
         """Append the points that are new."""
@@ -58,9 +55,14 @@ def follow(client: clients.Client, job: str, folder: Path, sleep: Callable[[floa
     for old in folder.rglob("events.out.tfevents.*"):  # of a feed before this one: the container was started again
         old.unlink()
     feed = Feed(folder, int(time.time()))
+    after = ""
     while True:
         try:
-            feed.add(client.metrics(job, points=POINTS, steps=(feed.first_step, None)).series)
+            found = client.new_metrics(job, after, points=POINTS)
+            feed.add(found.series)
+            after = found.after or after
+            if sum(len(one.points) for one in found.series) >= POINTS:
+                continue  # there is more
         except (errors.Unauthenticated, errors.Forbidden, errors.NotFound):
             raise
         except errors.OarlockError as error:  # a server that starts again

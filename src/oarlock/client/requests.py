@@ -211,6 +211,11 @@ def metrics(
     return Request(method="GET", path=_job(name, "/metrics"), answer=answers.Metrics, query=query)
 
 
+def new_metrics(name: str, after: str, points: int | None) -> Request[answers.Metrics]:
+    query = _query(after=after, points=points)
+    return Request(method="GET", path=_job(name, "/metrics"), answer=answers.Metrics, query=query)
+
+
 def metric_names(name: str) -> Request[answers.Metrics]:
     return Request(method="GET", path=_job(name, "/metrics"), answer=answers.Metrics, query=_query(series=False))
 

@@ -140,6 +140,13 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
     high: tuple[float, ...] = ()
 
 
+class News(msgspec.Struct, frozen=True):
+    """Points that have arrived since an earlier answer. `after` asks for those that arrive behind them."""
+
+    series: list[Series]
+    after: str
+
+
 class OpenFile(Protocol):
     """A file that is open for reading."""
 
@@ -273,6 +280,13 @@ class Metrics(Protocol):
         self, job: str, names: list[str] | None = None, *, points: int = 500, steps: tuple[int, int] = ALL_STEPS
     ) -> list[Series]:
         """Return the thinned series of these names, of the steps from the first to the last of `steps`."""
+        ...
+
+    async def news(self, job: str, after: str = "", *, points: int = 10_000) -> News:
+        """Return the points that have arrived since the answer with this `after`, about `points` at once.
+
+        None is left out. A point may come twice. InvalidInput for a text that is not of an answer.
+        """
         ...
 
     async def forget(self, job: str) -> None: ...

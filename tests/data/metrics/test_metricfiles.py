@@ -167,6 +167,103 @@ async def test_a_restart_continues_by_step(store: storage.Metrics) -> None:
     ]  # fmt: skip
 
 
+class Reader:
+    """Follows the points of a job as they arrive. `read` returns those that are new, by series."""
+
+    def __init__(self, store: storage.Metrics, points: int = 10_000) -> None:
+        self.store, self.points, self.after = store, points, ""
+
+    async def read(self) -> dict[str, list[tuple[int, float]]]:
+        found = await self.store.news("j-1", self.after, points=self.points)
+        self.after = found.after
+        return plain(found.series)
+
+
+async def test_what_is_new_comes_once_whatever_rests_or_begins_late(store: storage.Metrics) -> None:
+    """A value that was logged once, or a worker that has left, brings nothing again; one that counts epochs is not
+    left out because others count steps.
+    """
+    reader = Reader(store)
+    assert await reader.read() == {}
+    first = schema(1, "loss") + schema(2, "params") + row(2, 0, 7.0) + row(1, 1, 0.5)
+    await store.append(W0, 0, 0, first)
+    await store.append(W1, 0, 0, walk(range(2)))
+    assert await reader.read() == {
+        "worker-0/0/loss": [(1, 0.5)],
+        "worker-0/0/params": [(0, 7.0)],
+        "worker-1/0/loss": [(0, 0.0), (1, 1.0)],
+    }
+    assert await reader.read() == {}
+    more = row(1, 2, 0.4) + schema(3, "accuracy") + row(3, 0, 0.9) + row(1, 3, 0.3)
+    await store.append(W0, 0, len(first), more + row(1, 4, 0.2)[:9])
+    assert await reader.read() == {"worker-0/0/loss": [(2, 0.4), (3, 0.3)], "worker-0/0/accuracy": [(0, 0.9)]}
+    await store.append(W0, 0, len(first + more) + 9, row(1, 4, 0.2)[9:])
+    assert await reader.read() == {"worker-0/0/loss": [(4, 0.2)]}
+    assert await reader.read() == {}
+
+
+async def test_news_of_a_process_that_began_anew(store: storage.Metrics) -> None:
+    """A reader that begins late gets what `series` gives; one that was there gets the later life from its begin."""
+    reader = Reader(store)
+    await store.append(W0, 0, 0, walk(range(4)))
+    assert await reader.read() == {"worker-0/0/loss": [(step, float(step)) for step in range(4)]}
+    again = schema(1, "loss") + b"".join(row(1, step, 100.0 + step) for step in range(2, 5))
+    await store.append(W0_AGAIN, 0, 0, again)
+    await store.append(LATER, 0, 0, schema(1, "loss") + row(1, 4, 204.0))
+    assert await reader.read() == {"worker-0/0/loss": [(2, 102.0), (3, 103.0), (4, 204.0)]}
+    assert await reader.read() == {}
+    assert await Reader(store).read() == plain(await store.series("j-1"))
+
+
+@pytest.mark.parametrize("points", [1, 300, 10_000])
+async def test_news_come_in_parts_and_none_is_left_out(
+    store: storage.Metrics, monkeypatch: pytest.MonkeyPatch, points: int
+) -> None:
+    """Also across the chunks that bytes become meanwhile: their points may come twice."""
+    monkeypatch.setattr(metricfiles, "CHUNK_BYTES", 4000)
+    reader, got, sent = Reader(store, points), dict[str, dict[int, float]](), {W0: 0, W1: 0}
+    most = 0
+    for begin in range(0, 1000, 100):
+        for key, stride in ((W0, 1), (W1, 7)):
+            data = walk(range(begin, begin + 100, stride))
+            sent[key] = await store.append(key, 0, sent[key], data)
+        for _ in range(begin % 3):
+            found = await reader.read()
+            most = max(most, sum(map(len, found.values())))
+            for name, its in found.items():
+                got.setdefault(name, {}).update(its)
+    while found := await reader.read():
+        for name, its in found.items():
+            got.setdefault(name, {}).update(its)
+    whole = plain(await store.series("j-1", points=10_000))
+    assert {name: sorted(its.items()) for name, its in got.items()} == whole
+    assert most <= points + 4000 // 31 + 100
+
+
+async def test_a_reader_after_a_restart_of_the_server_goes_on(
+    store: metricfiles.DirectoryMetrics, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metricfiles, "CHUNK_BYTES", 4000)
+    reader = Reader(store)
+    at = await store.append(W0, 0, 0, walk(range(50)))
+    await reader.read()
+    store.close()
+    again = metricfiles.DirectoryMetrics(root)
+    reader.store = again
+    assert await reader.read() == {}
+    await again.append(W0, 0, at, row(1, 50, 50.0))
+    assert await reader.read() == {"worker-0/0/loss": [(50, 50.0)]}
+    again.close()
+
+
+@pytest.mark.parametrize(
+    "after", ["x", "worker/0/0", "worker/0/0:1.1.-3", "../0/0:1.1.1", "worker/0/0:1.1.1,", "a" * 99]
+)
+async def test_a_text_that_is_not_a_cursor_is_refused(store: storage.Metrics, after: str) -> None:
+    with pytest.raises(errors.InvalidInput, match="cursor"):
+        await store.news("j-1", after)
+
+
 async def test_a_name_in_two_schemas_is_one_series(store: storage.Metrics) -> None:
     data = schema(1, "loss") + schema(2, "loss", "accuracy")
     data += b"".join(

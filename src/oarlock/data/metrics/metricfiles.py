@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from oarlock.data import appending, durable, recent, storage, taskfolders
-from oarlock.data.metrics import chunks, frames, lives
+from oarlock.data.metrics import arrivals, chunks, frames, lives
 from oarlock.spec import attempts, errors
 
 T = TypeVar("T")
@@ -57,6 +57,10 @@ class DirectoryMetrics:
     ) -> list[storage.Series]:
         """Return the series, ordered by task, process and name."""
         return await self._on(self._readers, lambda: self._series(job, names, points, steps))
+
+    async def news(self, job: str, after: str = "", *, points: int = 10_000) -> storage.News:
+        """Return what has arrived since, as `storage.Metrics` describes."""
+        return await self._on(self._readers, lambda: self._news(job, after, points))
 
     async def forget(self, job: str) -> None:
         def delete() -> None:
@@ -113,6 +117,15 @@ class DirectoryMetrics:
         streams = [(one.key, one.process, one.view) for one in held.streams()]
         try:
             return lives.series(streams, wanted, points, steps)
+        except FileNotFoundError as error:
+            raise errors.NotFound("the job's metrics were deleted while they were read", hint="ask again") from error
+
+    def _news(self, job: str, after: str, points: int) -> storage.News:
+        streams = self._jobs.get(job).streams()
+        try:
+            return arrivals.news(
+                [arrivals.Life(one.key, one.process, one.view_behind) for one in streams], after, points
+            )
         except FileNotFoundError as error:
             raise errors.NotFound("the job's metrics were deleted while they were read", hint="ask again") from error
 
@@ -241,6 +254,14 @@ class Stream:
             assert self._chunks is not None
             records = chunks.Records(self._chunks.path, self._chunks.length)
             return (records, records.scan(), *self._parsed())
+
+    def view_behind(self, at: int) -> tuple[chunks.Records, list[chunks.Chunk], bytes, frames.Parsed] | None:
+        """Return the same, unless no whole frame is stored behind this place of the stream."""
+        with self.lock:
+            self.open()
+            if self.length - len(self._tail) <= at:
+                return None
+        return self.view()
 
     def _compact(self) -> None:
         """Turn raw bytes into a chunk.
