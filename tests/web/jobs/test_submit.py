@@ -114,6 +114,43 @@ async def test_the_form_changes_the_text_and_keeps_its_comments(rig: browsers.We
     assert texts.typed(text.replace("timeout: 2h\n", "").replace("[h100, a100]", "h100")) in back.text
 
 
+WAS = {"was.command": "python train.py", "was.roles.worker.count": "1", "was.roles.worker.gpus": "", "was.pool": ""}
+
+
+@pytest.mark.parametrize("action", ["submit", "check", "set"])
+@pytest.mark.parametrize(
+    ("text", "typed", "wanted"),
+    [
+        (TEXT, {"roles.worker.gpus": "1"}, TEXT.replace("1}", "1, gpus: 1}")),
+        (TEXT.replace("1}", "2}"), {"roles.worker.count": "1"}, TEXT.replace("1}", "2}")),  # only the text was changed
+        (
+            TEXT + "pool: default\n",
+            {"pool": "", "command": "python b.py"},
+            TEXT.replace("train", "b") + "pool: default\n",
+        ),
+        ("command: |\n  a\n  b\n", {"command": "ab"}, "command: |\n  a\n  b\n"),  # as a browser sends these lines
+    ],
+)
+async def test_fields_count_without_a_script_that_writes_them_into_the_text(
+    rig: browsers.WebRig, action: str, text: str, typed: dict[str, str], wanted: str
+) -> None:
+    was = {**WAS, "was.command": "a\r\nb\r\n"} if "|" in text else WAS
+    answer = await send(rig, action=action, text=text, **was, **{f"field.{path}": one for path, one in typed.items()})
+    if action != "submit":
+        assert texts.typed(wanted) in answer.text
+        return
+    await send(rig, action="submit", number="n2", text=wanted)
+    made, alike = await jobs(rig)
+    assert made["spec"] == alike["spec"]
+
+
+async def test_a_field_without_a_script_waits_until_the_text_can_be_read(rig: browsers.WebRig) -> None:
+    broken = await send(rig, action="submit", text="command: [", **WAS, **{"field.pool": "default"})
+    assert broken.status_code == 422
+    assert '<input type="hidden" name="was.pool" value="">' in broken.text
+    assert 'name="field.pool" value="default"' in broken.text, "what was typed is kept, and is still a change"
+
+
 async def test_an_earlier_job_is_edited_and_run_again_with_its_code(rig: browsers.WebRig) -> None:
     digest = await stored(rig, b"code")
     async with rig.as_user("ann") as http:

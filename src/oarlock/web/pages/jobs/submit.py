@@ -1,8 +1,10 @@
 """A job submitted in the browser: a job file in an editor, beside a form for its commonest fields.
 
-Both change one text, which the form carries from answer to answer. The text is checked here, and the API tells when the
-job would start. The page's number and the text make the idempotency key, so that many clicks make one job. A text is
-read once, in a thread, and one at a time for each session: reading YAML is slow, and the page checks while one types.
+Both change one text, which the form carries from answer to answer. A script writes a field into the text at once.
+Without one, the fields that differ from those of the page as it came (`was`) are written when the form arrives. The
+text is checked here, and the API tells when the job would start. The page's number and the text make the idempotency
+key, so that many clicks make one job. A text is read once, in a thread, and one at a time for each session: reading
+YAML is slow, and the page checks while one types.
 """
 
 from __future__ import annotations
@@ -109,7 +111,7 @@ async def act(visit: visits.Visit) -> routing.Filled | responses.Response:
     try:
         async with visit.turn(keep=action == "submit"):
             read = await asyncio.to_thread(_read, text)
-            if action == "set":
+            if action == "set" or any(name.startswith("was.") for name in form):
                 draft = msgspec.structs.replace(draft, text=await asyncio.to_thread(_written, text, read, form))
                 read = await asyncio.to_thread(_read, draft.text)
             if action == "submit":
@@ -225,14 +227,14 @@ def _page(
 ) -> routing.Filled:
     """Return the page. The form has the fields of the text; where they cannot be told, those that were typed."""
     if read.fields is None:
-        shown = {path: visits.one(form, f"field.{path}") for path in COMMON}
+        shown, was = ({path: visits.one(form, f"{kind}.{path}") for path in COMMON} for kind in ("field", "was"))
     else:
-        shown = {path: _shown(read.fields, path) for path in COMMON}
+        shown = was = {path: _shown(read.fields, path) for path in COMMON}
     facts: dict[str, Any] = {
         "draft": draft,
         "verdict": verdict,
         "source": source,
-        "common": [(path, word, shown[path]) for path, word in COMMON.items()],
+        "common": [(path, word, shown[path], was[path]) for path, word in COMMON.items()],
         "fields": jobfields.fields(),
         "examples": list(EXAMPLES),
         "hidden_lines": texts.hidden_lines(draft.text),
@@ -261,10 +263,16 @@ def _written(text: str, read: Read, form: Mapping[str, list[str]]) -> str:
     for path in COMMON:
         if f"field.{path}" not in form:
             continue
-        typed = visits.one(form, f"field.{path}").strip()
-        if typed != _shown(raw, path):
+        typed, shown = _on_one_line(visits.one(form, f"field.{path}")), _on_one_line(_shown(raw, path))
+        was = _on_one_line(visits.one(form, f"was.{path}")) if f"was.{path}" in form else shown
+        if typed not in (was, shown):
             text, raw = jobtext.changed(text, raw, path, _value(path, typed))
     return text
+
+
+def _on_one_line(value: str) -> str:
+    """Return the value as a field of the form has it: a browser leaves out the ends of its lines."""
+    return value.replace("\r", "").replace("\n", "").strip()
 
 
 def _value(path: str, typed: str) -> Any:
