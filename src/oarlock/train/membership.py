@@ -19,6 +19,7 @@ So the gang ends where the exchanges of MOST_LOST steps in a row are lost.
 from __future__ import annotations
 
 import copy
+import functools
 import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -40,7 +41,7 @@ class Position:
     """The facts of a session that are the same on all ranks.
 
     `step` counts the steps that are done, and `exchanges` the exchanges of a step after it that could not end. `made`
-    are those of them that each strategy has made. `flushed` counts the strategies that keep nothing of their own back.
+    are those of them that each strategy has made. `flushed` counts the strategies whose flush is over.
     """
 
     step: int
@@ -193,17 +194,20 @@ class Membership:
             parameter.grad = gradient
         self._passed_over.clear()
 
-    def flush(self, here: Position) -> tuple[Position, errors.PeersLost | None]:
+    def flush(self, here: Position, keep_waiting: Callable[[], None]) -> tuple[Position, errors.PeersLost | None]:
         """Exchange what the ranks of this round keep back. Return the position after it, and the loss that ended it.
 
-        All ranks call it at the same boundary of steps, before a planned change.
+        All ranks call it at the same boundary of steps, before a planned change. `keep_waiting` is called while this
+        process waits; it raises an exception to end that.
         """
-        for strategy in self._strategies:
-            try:
-                strategy.flush()
-            except errors.PeersLost as lost:
-                return here, lost
-            here = replace(here, flushed=here.flushed + 1)
+        self._rounds.keep_waiting = keep_waiting
+        leaving = functools.cache(lambda: self._world.gather(self._rounds.later(None).rank is None))
+        try:
+            for strategy in self._strategies:
+                strategy.flush(leaving)
+                here = replace(here, flushed=here.flushed + 1)
+        except errors.PeersLost as lost:
+            return here, lost
         return here, None
 
     def change(

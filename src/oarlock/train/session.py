@@ -271,7 +271,7 @@ class Session:
         here = membership.Position(done, exchanges, self._stop, self._taken.code if self._taken else 0, self._noise)
         if cause is None and not worlds.joining():
             self._agreement.finish()  # an exchange under way, cut off, may never end
-            here, cause = self._membership.flush(here)
+            here, cause = self._membership.flush(here, self._wish.keep_waiting)
         self._agreement = agreement.Agreement(self.world)
         self._straggler = straggling.Straggler()  # its rank may be another process now
         if self._checkpoints and self._checkpoints.abandon():

@@ -436,6 +436,15 @@ def test_a_step_with_a_closure_is_refused_and_leaves_the_settings() -> None:
     assert optimizer.param_groups[0]["momentum"] == 0.9
 
 
+def test_the_gradient_of_a_process_that_is_alone_is_clipped_too() -> None:
+    model = nn.Linear(2, 2)
+    train.data_parallel(model, torch.optim.SGD(model.parameters(), 0.1), compression=dgc.DGC(clip_norm=1.0))
+    for size, norm in ((100.0, 1.0), (0.1, 0.1)):
+        model.zero_grad()
+        (size * (model.weight * torch.tensor([[0.6, 0.0], [0.0, 0.8]])).sum() + 0.0 * model.bias.sum()).backward()
+        assert torch.cat([each.grad.view(-1) for each in model.parameters()]).norm().item() == pytest.approx(norm)
+
+
 @pytest.mark.parametrize("wrong", [{"sparsity": 1.0}, {"sparsity": -0.1}, {"clip_norm": 0.0}, {"warm_up_steps": -1}])
 def test_settings_that_cannot_be_meant_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(errors.StateError):

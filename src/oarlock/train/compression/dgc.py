@@ -14,6 +14,8 @@ The sum over the ranks becomes the gradient. The first steps send more (the warm
 be smaller than dense ones, the step is dense: all of v is sent and nothing was delayed, so u stays. Without sparsity
 the result is that of dense training with momentum.
 
+The ranks send parts of a sum. So any ranks may go on with u and v of others, as long as the sums over the ranks stay.
+
 Momentum and weight decay are still those of the user's SGD, and are applied once. The hooks around its step take them
 over: weight decay needs no exchange, so it has a velocity of its own (the optimizer's `momentum_buffer`, the same on
 every rank), as do tensors of one dimension, which are exchanged densely. The update is linear in the velocity, so a
@@ -24,7 +26,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +40,8 @@ from oarlock.train.compression import runlengths, selection
 from oarlock.train.strategies.wholegradient import WholeGradient, gradient
 
 WARM_UP_STAGES = 4
+RELEASE = 100
+"""The dense exchanges over which they send what sparse ones had kept back."""
 _HEAD_BYTES = 16  # two 64-bit numbers: run lengths and values that follow
 _HASH = 2654435761
 
@@ -75,6 +80,8 @@ class DGC:
 class DeepGradientCompression(WholeGradient):
     """Allreduce of gradients that are mostly kept back, for SGD with or without momentum."""
 
+    keeps = True  # also of a process that is alone, and goes on with a checkpoint of several
+
     def __init__(self, settings: DGC | None = None, *, unused_parameters: bool = False) -> None:
         super().__init__(unused_parameters=unused_parameters)
         self.settings = settings or DGC()
@@ -83,9 +90,12 @@ class DeepGradientCompression(WholeGradient):
         self._momentum: momenta.Momentum | None = None
         self._optimizer: optim.Optimizer | None = None
         self._exchanges = 0  # in the life of the training, restarts included
+        self._owed = 0  # the dense exchanges that send all that is kept back now
 
     def alone(self, optimizer: optim.Optimizer | None) -> None:
         self._optimizer = optimizer
+        if self.settings.clip_norm is not None:
+            self.follow()
 
     def prepare(self, optimizer: optim.Optimizer | None) -> None:
         self._optimizer = optimizer
@@ -104,47 +114,72 @@ class DeepGradientCompression(WholeGradient):
             return {}
         return {
             "exchanges": self._exchanges,
+            "owed": self._owed,
             "velocity": {tensor.name: tensor.velocity for tensor in self._sparse},
             "residual": {tensor.name: tensor.residual for tensor in self._sparse},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        if not self.knows(state, "residual"):
-            return
-        self._exchanges = state["exchanges"]
-        for tensor in self._sparse:
-            tensor.velocity.copy_(state["velocity"][tensor.name])
-            tensor.residual.copy_(state["residual"][tensor.name])
+        if state and self.knows(state, "residual"):
+            self._keep_nothing()
+            self._add(state)
 
     def inherit(self, chiefs: dict[str, Any], states: Iterable[dict[str, Any]], ranks: int) -> bool:
-        """Flush: all residuals become one update of the weights, all velocities part of the optimizer's momentum.
-
-        The update is linear in both, so nothing of the former ranks' gradients is lost or applied twice.
-        """
-        if not self.knows(chiefs, "residual"):
+        """Keep back what the former ranks did. The gradient is the sum of what the ranks send, so nothing is lost."""
+        if not chiefs:
+            return True
+        if not self.knows(chiefs, "residual") or not self._take_part():
             return False
-        self._exchanges = chiefs["exchanges"]
-        gathered = [(name, parameter) for name, parameter in self.named if name in chiefs["residual"]]
-        sums = {
-            kind: [torch.zeros(parameter.numel(), dtype=_wide(parameter)) for _, parameter in gathered]
-            for kind in ("velocity", "residual")
-        }
+        self._exchanges, self._owed = chiefs["exchanges"], RELEASE
         for state in states:
-            for kind, totals in sums.items():
-                for (name, _), total in zip(gathered, totals):
-                    total += state[kind][name]
-        for kind, totals in sums.items():
-            for (_, parameter), total in zip(gathered, totals):
-                everyones = total.to(parameter.device).view_as(parameter)
-                self.wait_for(self.start_sum(everyones))
-                if kind == "velocity":
-                    momenta.add_velocity(self._optimizer, parameter, everyones)
-                else:
-                    momenta.apply(self._optimizer, parameter, everyones)
+            self._add(state)
         return True
 
-    def flush(self) -> None:
-        """Keep what was kept back. A flush would pass over what the script does with gradients after the exchange."""
+    def _add(self, state: dict[str, Any]) -> None:
+        """Keep back what this state does, too."""
+        if not self._take_part():
+            return
+        self._exchanges = state["exchanges"]
+        self._owed = max(self._owed, state.get("owed", RELEASE))
+        for tensor in self._sparse:
+            for kind, ours in (("velocity", tensor.velocity), ("residual", tensor.residual)):
+                if tensor.name in state[kind]:
+                    ours += state[kind][tensor.name].to(ours.device)
+
+    def _take_part(self) -> bool:
+        """Exchange also in a world of one process, where something was kept back. Return whether that is possible."""
+        if self._momentum is None:
+            try:
+                self.prepare(self._optimizer)
+            except errors.StateError as cause:
+                sys.stderr.write(f"oarlock.train: the gradients that were kept back are dropped: {cause}\n")
+                return False
+            if self.passes is None:
+                self.follow()
+        return True
+
+    def flush(self, leaving: Callable[[], Sequence[bool]]) -> None:
+        """Hand on what the leaving ranks keep back: each of the others keeps an equal part of it from now on.
+
+        It is sent as all that is kept back: a script may scale, clip or drop gradients after the exchange.
+        """
+        leaves = leaving()
+        heirs = leaves.count(False)
+        if not (any(leaves) and heirs):
+            return
+        parts: dict[str, Any] = {"exchanges": self._exchanges, "velocity": {}, "residual": {}}
+        for tensor in self._sparse:
+            for kind, ours in (("velocity", tensor.velocity), ("residual", tensor.residual)):
+                total = torch.zeros_like(ours)
+                for rank in (rank for rank, one in enumerate(leaves) if one):
+                    handed = ours.clone() if rank == self.world.rank else torch.empty_like(ours)
+                    self.wait_for(self.start_broadcast(handed, rank))
+                    total += handed
+                parts[kind][tensor.name] = total.div_(heirs)
+        if leaves[self.world.rank]:
+            self._keep_nothing()
+        else:
+            self._add(parts)
 
     def shared(self) -> dict[str, Any]:
         return {"exchanges": self._exchanges}
@@ -152,6 +187,11 @@ class DeepGradientCompression(WholeGradient):
     def catch_up(self, shared: dict[str, Any], *, made: bool) -> None:
         super().catch_up(shared, made=made)
         self._exchanges = shared["exchanges"]
+
+    def _keep_nothing(self) -> None:
+        for tensor in self._sparse:
+            tensor.velocity.zero_()
+            tensor.residual.zero_()
 
     def rehearse(self) -> None:
         self._exchanges = max(self._exchanges, self.settings.warm_up_steps)
@@ -163,17 +203,23 @@ class DeepGradientCompression(WholeGradient):
 
     def exchange(self) -> None:
         scale = self._clipping() / self.world.world_size
+        if self._momentum is None:  # alone
+            for _, parameter in self.named if scale < 1 else ():
+                gradient(parameter).mul_(scale)
+            return
         try:
             small = self._start_small(scale)
         except errors.PeersLost:
             self._accumulate(scale, self._settings())
+            self._owed = RELEASE
             raise
+        owed, self._owed = self._owed, RELEASE
         density = self.settings.density(self._exchanges)
         layout = _Layout(self._sparse, density, self.settings.half_values)
         if layout.smaller_than_dense(self.world.world_size):
             self._exchange_sparse(layout, scale, self._settings())
         else:
-            self._exchange_dense(scale, self._settings())
+            self._exchange_dense(scale, self._settings(), owed)
         self._finish_small(small)
         self._exchanges += 1
 
@@ -212,14 +258,21 @@ class DeepGradientCompression(WholeGradient):
         for tensor in self._sparse:
             tensor.accumulate(scale, *momentum[id(tensor.parameter)])
 
-    def _exchange_dense(self, scale: float, momentum: Mapping[int, tuple[float, bool]]) -> None:
+    def _exchange_dense(self, scale: float, momentum: Mapping[int, tuple[float, bool]], owed: int) -> None:
+        """Send all gradients of this step, and a part of what was kept back before: all of it after `owed` exchanges.
+
+        Sent at once, the gradients of hundreds of steps are a step that training may not survive.
+        """
+        later = [tensor.residual * (1 - 1 / owed) if owed > 1 else None for tensor in self._sparse]
         self._accumulate(scale, momentum)
+        self.then(functools.partial(setattr, self, "_owed", max(0, owed - 1)))
         works = []
-        for tensor in self._sparse:
-            self.then(tensor.residual.zero_)
-        for tensor in self._sparse:
+        for tensor, rest in zip(self._sparse, later):
+            self.then(tensor.residual.zero_ if rest is None else functools.partial(tensor.residual.copy_, rest))
+        for tensor, rest in zip(self._sparse, later):
             flat = gradient(tensor.parameter).view(-1)
-            sent = flat.copy_(tensor.residual) if flat.dtype == tensor.residual.dtype else tensor.residual.clone()
+            whole = tensor.residual if rest is None else tensor.residual - rest
+            sent = flat.copy_(whole) if flat.dtype == whole.dtype else whole.clone()
             works.append((flat, sent, self.start_sum(sent)))
         for flat, sent, work in works:
             self.wait_for(work)

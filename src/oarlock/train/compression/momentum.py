@@ -109,31 +109,3 @@ class Momentum:
         for group, values in self._held:
             group.update(values)
         self._held.clear()
-
-
-@torch.no_grad()
-def add_velocity(optimizer: optim.Optimizer | None, parameter: nn.Parameter, velocity: torch.Tensor) -> None:
-    """Add a velocity to the momentum of an SGD, where it has any."""
-    group = _group(optimizer, parameter)
-    if optimizer is None or group is None or not group["momentum"]:
-        return
-    buffer = optimizer.state[parameter].get("momentum_buffer")
-    if buffer is None:
-        optimizer.state[parameter]["momentum_buffer"] = velocity.to(parameter.dtype)
-    else:
-        buffer.add_(velocity)
-
-
-@torch.no_grad()
-def apply(optimizer: optim.Optimizer | None, parameter: nn.Parameter, update: torch.Tensor) -> None:
-    """Step `parameter` along `update`, at the present learning rate."""
-    group = _group(optimizer, parameter)
-    if group is not None:
-        parameter.sub_(update * group["lr"])
-
-
-def _group(optimizer: optim.Optimizer | None, parameter: nn.Parameter) -> dict[str, Any] | None:
-    for group in optimizer.param_groups if optimizer is not None else ():
-        if any(one is parameter for one in group["params"]):
-            return group
-    return None

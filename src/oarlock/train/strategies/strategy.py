@@ -13,7 +13,7 @@ session saves it with this rank's shard.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -109,9 +109,11 @@ class Strategy:
     def leave(self) -> None:
         """Let go of the exchanges of the present round, which is over."""
 
-    def flush(self) -> None:
-        """Exchange what this rank keeps back, so that no rank has anything of its own. All ranks call this together, at
-        a boundary of steps. Where it raises PeersLost, nothing has changed here.
+    def flush(self, leaving: Callable[[], Sequence[bool]]) -> None:
+        """Exchange what this rank keeps back, so that nothing is lost with the ranks that leave.
+
+        All ranks call this together, at a boundary of steps. `leaving` asks each rank whether it leaves. Where this
+        raises PeersLost, nothing has changed here.
         """
 
     def shared(self) -> dict[str, Any]:

@@ -8,13 +8,13 @@ this rank keeps back, and nothing of that was sent then: later steps send it. So
 become zeros, and optimizers pass over them. But if another rank has made the exchange, that rank also has the part that
 this one sent (`then`). In both cases no rank that is left loses anything but its gradient of tensors that travel whole.
 
-A process that leaves by a plan takes nothing with it: before the change all ranks exchange what they keep back.
+A process that leaves by a plan takes nothing with it: before the change the others get what it keeps back.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -77,6 +77,11 @@ class WholeGradient(Strategy):
         with worlds.exchanging():
             return distributed.all_reduce(flat, async_op=True)
 
+    def start_broadcast(self, tensor: torch.Tensor, rank: int) -> Any:
+        """Begin to give this rank's tensor to all."""
+        with worlds.exchanging():
+            return distributed.broadcast(tensor, src=rank, async_op=True)
+
     def wait_for(self, work: Any) -> None:
         """Wait for an exchange."""
         with worlds.exchanging(), self.figures.waiting:
@@ -92,10 +97,14 @@ class WholeGradient(Strategy):
         self.parameters = [parameter for _, parameter in self.named]
         replicas.check_same(self.world, self.named)
         replicas.broadcast(model)
-        self.passes = backward.BackwardPass([parameter for _, parameter in self.named], self)
+        self.follow()
         if any(True for _ in model.buffers()):
             model.register_forward_pre_hook(self._share_buffers)
         return model
+
+    def follow(self) -> None:
+        """Take part in the backward passes from now on."""
+        self.passes = backward.BackwardPass([parameter for _, parameter in self.named], self)
 
     def take_over(
         self, named: list[tuple[str, nn.Parameter]], optimizer: optim.Optimizer | None, figures: Figures | None = None
@@ -131,12 +140,12 @@ class WholeGradient(Strategy):
         self._afterwards.clear()
         self.figures.regroup(self.world)
 
-    def flush(self) -> None:
+    def flush(self, leaving: Callable[[], Sequence[bool]]) -> None:
         self.flush_all()
         self.even = True
 
     def flush_all(self) -> None:
-        """Make what the ranks keep back the same on all of them: nothing, or their mean.
+        """Make what the ranks keep back the same on all of them.
 
         All exchanges come before the first change, so that a lost process leaves each rank as before or as after.
         """
