@@ -7,11 +7,10 @@ import contextlib
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import msgspec
-from playwright import sync_api as playwright
 
 from bench import server as servers
 from bench import table
@@ -19,6 +18,9 @@ from oarlock.lifecycle import stepping
 from oarlock.spec import attempts, events, holdings, jobfile, jobs, phases, roles
 from oarlock.store import stores
 from oarlock.store.sql import database
+
+if TYPE_CHECKING:
+    from playwright import sync_api as playwright
 
 FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update")
 FLAGS += ("--disable-sync", "--no-first-run", "--font-render-hinting=none", "--js-flags=--expose-gc")
@@ -210,8 +212,10 @@ class Browser:
 
 @contextlib.contextmanager
 def browser() -> Iterator[Browser]:
+    from playwright import sync_api  # only benches of pages need it
+
     program = shutil.which("chromium") or shutil.which("chromium-browser")
-    with playwright.sync_playwright() as started:
+    with sync_api.sync_playwright() as started:
         chromium = started.chromium.launch(executable_path=program, args=list(FLAGS))
         yield Browser(chromium)
         chromium.close()
