@@ -11,7 +11,7 @@ COPY pyproject.toml constraints.txt README.md LICENSE /source/
 COPY src /source/src
 RUN python3 -m venv /opt/oarlock/venv \
     && PIP_CONSTRAINT=/source/constraints.txt \
-       /opt/oarlock/venv/bin/pip install --no-cache-dir --no-compile "/source[kubernetes,s3,gs]" \
+       /opt/oarlock/venv/bin/pip install --no-cache-dir --no-compile "/source[kubernetes,regex,s3,gs]" \
     && /opt/oarlock/venv/bin/pip uninstall --yes pip setuptools
 COPY deploy/images/runtime.py deploy/images/slim.sh /source/
 # botocore describes each service of AWS: 24 MB, of which s3fs reads these.

@@ -13,7 +13,7 @@ from bench import table
 from bench.pages import stage
 
 ROOT = Path(__file__).parents[2]
-ADDED = ("jinja2", "markupsafe", "google-re2")
+ADDED = ("jinja2", "markupsafe")
 
 
 def run() -> list[table.Row]:

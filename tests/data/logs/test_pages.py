@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import re
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -198,6 +199,23 @@ async def searched(
     store: logfiles.DirectoryLogs, text: str, place: str = "start", limit: int = 100, **more: bool
 ) -> storage.LogHits:
     return await store.search(ALL, place, storage.LogSearch(text=text, **more), limit=limit)
+
+
+async def test_without_re2_plain_text_is_found_and_an_expression_says_how_to_install_it(
+    store: logfiles.DirectoryLogs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await add(store, KEYS[0], "Loss 1.5\nÉTÉ loss*\n300 \u212a\nother\n".encode(), 10.0)
+    table = {"loss": [0, 9], "LOSS*": [9], "été": [9], "k": [21], "1.5": [0], "ß": [], "s": [0, 9], "O": [0, 9, 29]}
+    for text, places in table.items():
+        with_re2 = await searched(store, text, ignore_case=True)
+        with monkeypatch.context() as without:
+            without.setitem(sys.modules, "re2", None)
+            found = await searched(store, text, ignore_case=True)
+        assert [one.offset for one in found.lines] == [one.offset for one in with_re2.lines] == places
+    monkeypatch.setitem(sys.modules, "re2", None)
+    with pytest.raises(errors.Unsupported, match="searches for plain text only") as refused:
+        await searched(store, "loss.*", regex=True)
+    assert "[regex]'" in refused.value.hint
 
 
 @pytest.mark.parametrize("block", [1, 7, 64, 4 << 20])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import sys
 from typing import Any
 
 import pytest
@@ -335,3 +336,15 @@ async def test_a_page_of_very_long_lines_cuts_them_and_marks_hits(
         page = (await browser.get(f"/jobs/{job.id}/log?q=hIT")).text
     assert page.count("<mark>Hit</mark>") == 20
     assert (page.count("x" * 4000), page.count("characters)")) == (3, 17)
+
+
+async def test_without_re2_the_page_says_how_to_install_it(
+    rig: browsers.WebRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await rig.submit("ann", name="mine")
+    monkeypatch.setitem(sys.modules, "re2", None)
+    async with rig.browser("ann") as browser:
+        assert (await browser.get("/jobs/mine/log?q=Loss")).status_code == 200
+        refused = browsers.text((await browser.get("/jobs/mine/log?q=Loss&regex=yes")).text)
+    assert "searches for plain text only" in refused
+    assert "[regex]'" in refused
