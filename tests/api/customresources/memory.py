@@ -31,7 +31,8 @@ class Cluster:
         self.writes = 0  # of statuses
         self.made = 0  # objects, by the server
         self.forbidden: set[str] = set()  # namespaces where the server may make none
-        self.refused = 0  # objects that it tried to make there
+        self.denied: set[str] = set()  # beginnings of names that a webhook denies
+        self.refused = 0  # objects that it tried to make nevertheless
         self.told: dict[str, dict[str, Any]] = {}  # Events by name
         self._versions = itertools.count(1)
         self._version = 0
@@ -122,6 +123,9 @@ class Cluster:
         if meta["namespace"] in self.forbidden:
             self.refused += 1
             return _answer(403, {"reason": "Forbidden", "message": "oarlockjobs.oarlock.dev is forbidden"})
+        if any(meta["name"].startswith(name) for name in self.denied):
+            self.refused += 1
+            return _answer(403, {"reason": "Forbidden", "message": "admission webhook denied the request"})
         if (meta["namespace"], meta["name"]) in self.objects:
             return _answer(409, {"reason": "AlreadyExists", "message": f"{meta['name']} already exists"})
         meta = {"uid": str(uuid.uuid4()), "generation": 1, **meta}

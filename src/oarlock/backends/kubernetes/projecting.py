@@ -11,7 +11,7 @@ object, the cluster's garbage collector removes them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import structlog
@@ -25,15 +25,37 @@ PLURAL = "oarlockjobs"
 DISCOVERED_S = 30.0
 """The answer of discovery is kept so long: the definition may be installed later."""
 FORBIDDEN_FIRST_S, FORBIDDEN_MOST_S = 2.0, 120.0
-"""Where a right is missing, or a quota is full, nothing is made in that namespace for so long at first, and at most."""
+"""An object that the API server forbids is not tried again for so long at first, and at most."""
 
 _log = structlog.get_logger(__name__)
 
 
-class _Forbidden(NamedTuple):
-    error: errors.Forbidden
-    until: float  # monotonic
-    pause_s: float
+class _Forbidden:
+    """What is forbidden in one namespace since an object could be made there.
+
+    A webhook may forbid the object of one job, and a missing right or a full quota forbids all. After two jobs in a row
+    the namespace waits, half as long as the jobs that were refused: so another one is the next to try.
+    """
+
+    def __init__(self) -> None:
+        self._error = errors.Forbidden("")
+        self._pause_s = FORBIDDEN_FIRST_S / 2
+        self._last = 0.0  # monotonic
+        self._jobs: set[str] = set()  # that were refused
+
+    def check(self, job: str, now: float) -> None:
+        """Raise Forbidden where it is too early to ask again."""
+        if job in self._jobs:
+            pause_s = self._pause_s
+        else:
+            pause_s = self._pause_s / 2 if len(self._jobs) > 1 else 0.0
+        if now < self._last + pause_s:
+            raise errors.Forbidden(self._error.message, hint=self._error.hint)
+
+    def add(self, job: str, error: errors.Forbidden, now: float) -> None:
+        self._error, self._last = error, now
+        self._pause_s = min(FORBIDDEN_MOST_S, self._pause_s * 2)
+        self._jobs.add(job)
 
 
 class Projection:
@@ -51,24 +73,22 @@ class Projection:
     async def make(self, job: jobs.Job) -> resources.OarlockJob | None:
         """Make the job's object, or find it; None where the cluster has no definition, or the settings want none.
 
-        Raises Conflict where an object of another has its name, and what the API server says. What it forbids for one
-        job it forbids for all in that namespace, so that it is not asked again at once.
+        Raises Conflict where an object of another has its name, and what the API server says. What it forbids is not
+        asked for again at once.
         """
         if not self._site.project or not await self._is_defined():
             return None
         body = manifest(job, self._site)
         meta = body["metadata"]
         path = f"{resources.API}/namespaces/{meta['namespace']}/{PLURAL}"
-        before = self._forbidden.get(meta["namespace"])
-        if before is not None and self._monotonic() < before.until:
-            raise errors.Forbidden(before.error.message, hint=before.error.hint)
+        forbidden = self._forbidden.setdefault(meta["namespace"], _Forbidden())
+        forbidden.check(job.id, self._monotonic())
         try:
             made = await self._api.create(path, body, resources.OarlockJob)
             self._forbidden.pop(meta["namespace"], None)
             return made
         except errors.Forbidden as error:
-            pause_s = min(FORBIDDEN_MOST_S, before.pause_s * 2) if before is not None else FORBIDDEN_FIRST_S
-            self._forbidden[meta["namespace"]] = _Forbidden(error, self._monotonic() + pause_s, pause_s)
+            forbidden.add(job.id, error, self._monotonic())
             raise
         except errors.Conflict as error:
             if answers.reason(error) != answers.ALREADY_EXISTS:
