@@ -1,5 +1,7 @@
 """A simulation as a job: `python -m oarlock.simulator.recorder SCENARIO [POLICY ...]` writes `simulation.json`.
 
+With `--check` before the scenario it simulates nothing, and prints the refusal of one that is not valid as JSON.
+
 The reports are those of `oarlock simulate --json`. Beside them stand bounded curves for pictures, so that a page can
 draw a run of any length. A line of progress goes to the log now and then.
 """
@@ -21,6 +23,7 @@ from oarlock.spec import errors, phases
 from oarlock.spec.simulator import recordings
 
 FILE = "simulation.json"
+CHECK = "--check"
 TOLD_EVERY_S = 2.0
 MOST_POINTS = 300
 MOST_BARS = 4000
@@ -107,8 +110,19 @@ def _tell(line: str) -> None:
     sys.stdout.flush()
 
 
+def _check(path: Path, policies: Sequence[str]) -> int:
+    try:
+        running.check(scenario.load(path), path.parent, policies)
+    except errors.OarlockError as error:
+        _tell(msgspec.json.encode({"message": error.message, "path": error.path, "hint": error.hint}).decode())
+        return error.exit_code
+    return 0
+
+
 def main(words: Iterable[str]) -> int:
     path, *policies = words
+    if path == CHECK:
+        return _check(Path(policies[0]), policies[1:])
     try:
         found = record(Path(path), policies)
     except errors.OarlockError as error:

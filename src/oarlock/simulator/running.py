@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import msgspec
+
 from oarlock.scheduler import planning
 from oarlock.scheduler.policies import contract, registry
 from oarlock.scheduler.reuse import memos
@@ -39,6 +41,15 @@ def results(
             case.workload, case.machines, case.settings, planning.plan, memo=memos.Memo(), progress=progress
         )
         yield asyncio.run(simulated.run())
+
+
+def check(of: scenario.Scenario, base: Path, policies: Sequence[str]) -> None:
+    """Raise InvalidInput as `results` does. One job of each group is made, so that a million jobs take no longer."""
+    few = tuple(msgspec.structs.replace(one, count=min(one.count, 1)) for one in of.jobs)
+    of = msgspec.structs.replace(of, jobs=few)
+    for title, name, policy in scenario.titles(of, policies):
+        _check(scenario.rules(of, name, policy, scenario.Run()))
+        scenario.case(of, base, title, name, policy, scenario.Run())
 
 
 def _check(rules: plans.Rules) -> None:

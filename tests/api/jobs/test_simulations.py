@@ -176,6 +176,12 @@ async def test_two_requests_at_once_make_one_simulation(rig: rigs.Rig) -> None:
         ({"text": "recorded: {file: /etc/passwd}"}, 422, "cannot name files"),
         ({"text": "jobs: []\nfaults: 3\n", "faults": {"node_mtbf_s": "3d"}}, 422, "not a mapping"),
         ({"text": "a: b\n" * 100_000}, 413, "characters"),
+        ({"text": "a: b"}, 422, "unknown field 'a'"),
+        ({"text": "jobs:\n- {count: -1}"}, 422, "-1 jobs"),
+        ({"text": "jobs:\n- {spec: {priority: high}}"}, 422, "expected a whole number"),
+        ({"text": "a,b\n1,2\n"}, 422, "column"),
+        ({"workload": "small-first", "nodes": "many"}, 422, "many"),
+        ({"workload": "small-first", "faults": {"node_mtbf_s": "often"}}, 422, "often"),
         ({"recorded": {}}, 422, "has run"),
     ],
 )

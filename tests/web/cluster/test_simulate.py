@@ -106,7 +106,7 @@ async def test_recorded_jobs_and_pasted_tables_are_workloads(rig: browsers.WebRi
     rig.store._state._jobs[job.id] = msgspec.structs.replace(stored, processed_s=90.0)
     _, files = await made(rig, await send(rig, workload=simulate.OWN))
     assert [one["lasts"] for one in validation.fields(files["scenario.yaml"])["jobs"]] == [90]
-    text = "a,b\n1,2\n"
+    text = "timestamp,duration,num_gpus\n0,100,1\n"
     pasted, files = await made(rig, await send(rig, who="bob", workload=simulate.PASTED, text=text))
     assert files["workload.csv"] == text
     assert validation.fields(files["scenario.yaml"])["recorded"] == {"file": "workload.csv"}

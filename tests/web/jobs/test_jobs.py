@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 import msgspec
+from tests.api.jobs import test_outlook
 from tests.web import browsers
 
 from oarlock.spec import events, intents, phases, summaries
@@ -120,3 +121,39 @@ def test_the_key_of_a_row_holds_every_fact_of_its_job() -> None:
     assert len(set(keys)) == len(keys), "JSON has one word for all of these"
     key = listed._listed(before, 10.0)["key"]
     assert [name for name, one in after.items() if listed._listed(one, 10.0)["key"] == key] == []
+
+
+def test_the_question_says_what_is_lost_and_what_becomes_free() -> None:
+    def job(**more: Any) -> summaries.Summary:
+        return summaries.Summary(
+            id="j-1", name="one", owner="ann", pool="default", phase=phases.Phase.PROCESSING, phase_at=1.0,
+            created_at=0.0, command="true", tasks={"worker": 1}, **more,
+        )  # fmt: skip
+
+    reading = summaries.Reading(step=1500)
+    losses = [
+        (None, None, "It has made no progress yet."),
+        (None, 700, "It has told of no step since it began again; its checkpoint of step 700 stays."),
+        (reading, None, "1,500 steps since the last checkpoint are lost; it has no checkpoint."),
+        (reading, 700, "800 steps since the last checkpoint are lost; its checkpoint of step 700 stays."),
+    ]
+    for told, checkpoint, words in losses:
+        assert listed.lost_by("cancel", job(reading=told), checkpoint) == words
+    two = (summaries.Place("n1", (0, 3)), summaries.Place("n2", (1,)))
+    many = tuple(summaries.Place(f"n{number}", (0,)) for number in range(64))
+    freed = [
+        (job(gpus=2.0), "Nothing: it holds nothing."),
+        (job(gpus=3.0, places=two, nodes=2), "3 GPUs: n1 (0, 3), n2 (1)."),
+        (job(gpus=0.5, places=two[1:], nodes=1), "0.5 GPU: n2 (1)."),
+        (job(places=(summaries.Place("n1", ()),), nodes=1), "CPUs and memory on n1."),
+        (job(gpus=90.0, places=many, nodes=90), "90 GPUs: n0 (0), n1 (0), n2 (0), n3 (0) and 86 more nodes."),
+    ]
+    for one, words in freed:
+        assert listed.freed_by(one) == words
+
+
+async def test_the_page_asks_before_a_job_is_canceled(rig: browsers.WebRig) -> None:
+    job = await test_outlook.fill(rig, "mine", 2)
+    async with rig.browser("ann") as browser:
+        asked = await browser.post("/jobs", data={"action": "cancel", "job": job.id}, headers=browsers.OURS)
+    assert "2 GPUs: here (0, 1)." in browsers.text(asked.text)

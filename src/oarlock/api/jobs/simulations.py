@@ -1,6 +1,7 @@
 """Simulations: a workload on a simulated cluster, as an ordinary job that the scheduler starts when a core is free.
 
-The server itself computes nothing. It packs the workload as the job's code, and submits the job as the caller would.
+The server itself simulates nothing. It packs the workload as the job's code, and submits the job as the caller would.
+Before that a process of a moment reads the scenario, so that one that is not valid is refused, and fails no job.
 Each user's simulations have one name, so that a user has one at a time. Its files, its log and its end are those of
 any job: cancel it as a job.
 """
@@ -38,8 +39,23 @@ MOST_SCENARIO_CHARACTERS = 1 << 18
 
 MOST_OUTCOME_BYTES = 32 << 20
 CHUNK_BYTES = 1 << 18
+CHECK_S = 20.0
+MOST_SAID = 2000
 LOCAL = "local"
 _COMMAND = (sys.executable, "-I", "-m", "oarlock.simulator.recorder", SCENARIO)
+
+
+class Refusal(msgspec.Struct):
+    """The line of the check."""
+
+    message: str
+    path: str
+    hint: str
+
+    def error(self) -> errors.InvalidInput:
+        return errors.InvalidInput(
+            self.message[:MOST_SAID], path=self.path[:MOST_SAID] or "text", hint=self.hint[:MOST_SAID]
+        )
 
 
 async def choices(call: routes.Call) -> simulations.Choices:
@@ -62,7 +78,7 @@ async def start(call: routes.Call) -> nouns.Job:
     own = await recordedjobs.read(services, access, asked.recorded) if asked.recorded is not None else None
     async with services.simulation_turns.of(access.user.name):
         files = await asyncio.to_thread(_files, asked, own)
-        digest = await _store(services, files)
+        digest = await _store(services, files, tuple(dict.fromkeys(asked.policies)))
         submission = jobfile.Submission(spec=_spec(tuple(dict.fromkeys(asked.policies))), snapshot=digest)
         try:
             job, _ = await jobs.admit(services, access, submission, "")
@@ -152,11 +168,12 @@ def is_table(text: str) -> bool:
     return "," in first and not set(":{[#") & set(first)
 
 
-async def _store(services: provided.Services, files: dict[str, bytes]) -> str:
-    """Store a snapshot of the files, and return its digest."""
+async def _store(services: provided.Services, files: dict[str, bytes], policies: tuple[str, ...]) -> str:
+    """Store a snapshot of the files, and return its digest. Raises InvalidInput for a scenario that is not valid."""
     place = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="oarlock-simulation-"))
     try:
         packed = await asyncio.to_thread(_packed, place, files)
+        await _check(place / "code", policies)
         limit = services.snapshot_limit_bytes
         await services.blobs.put(packed.digest, _chunks(packed.path), limit_bytes=limit)
     finally:
@@ -170,6 +187,30 @@ def _packed(place: Path, files: dict[str, bytes]) -> snapshots.Snapshot:
     for name, content in files.items():
         (code / name).write_bytes(content)
     return snapshots.pack(code, place / "cache")
+
+
+async def _check(code: Path, policies: tuple[str, ...]) -> None:
+    """Raise the refusal of the job's own program. One that takes too long is left to the job."""
+    command = (*_COMMAND[:-1], "--check", SCENARIO, *policies)
+    reading = await asyncio.create_subprocess_exec(
+        *command,
+        cwd=code,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    said = b""
+    try:
+        async with asyncio.timeout(CHECK_S):
+            said, _ = await reading.communicate()
+    except TimeoutError:
+        pass
+    finally:
+        if reading.returncode is None:
+            reading.kill()
+            await reading.wait()
+    if said:
+        raise msgspec.convert(msgspec.json.decode(said), Refusal).error()
 
 
 async def _chunks(path: Path) -> AsyncIterator[bytes]:

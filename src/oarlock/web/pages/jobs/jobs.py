@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from starlette import responses
 
-from oarlock.display import durations
+from oarlock.display import amounts, durations
 from oarlock.display.tables import jobcells
 from oarlock.spec import bodies, errors, phases, summaries
 from oarlock.spec.access import users
@@ -22,6 +22,7 @@ from oarlock.web.updates import topics
 
 PAGE = 100
 MOST_SELECTED = 100
+NAMED_NODES = 4
 SORTS = ("created", "name", "owner", "pool", "phase")
 FILTERS = ("owner", "pool", "name", "text")
 CSV_MOST = 10_000
@@ -114,8 +115,11 @@ async def act(visit: visits.Visit) -> routing.Filled | responses.Response:
     if action in ("cancel", "remove") and not visits.one(form, "sure"):
         found = [await visit.client.job(name) for name in names]
         now = (await visit.client.summaries(limit=1)).now
-        lost = [(one, lost_by(action, summaries.of(one, now), await _last_step(visit, one.id))) for one in found]
-        asked = {"action": action, "verb": VERBS[action], "lost": lost}
+        rows = []
+        for one in found:
+            short = summaries.of(one, now)
+            rows.append((one, lost_by(action, short, await _last_step(visit, one.id)), freed_by(short)))
+        asked = {"action": action, "verb": VERBS[action], "rows": rows}
         return routing.Filled(template="sure.html", facts=asked)
     failures = []
     for name in names:
@@ -133,12 +137,29 @@ def lost_by(action: str, job: summaries.Summary, checkpoint: int | None) -> str:
     """Return the loss that the action causes, in one sentence."""
     if action == "remove":
         return "Its record, logs, metrics, checkpoints and kept files are deleted."
+    if job.reading is None and checkpoint is not None:
+        return f"It has told of no step since it began again; its checkpoint of step {checkpoint} stays."
     if job.reading is None:
         return "It has made no progress yet."
     steps = job.reading.step - (checkpoint or 0)
     kept = f"its checkpoint of step {checkpoint} stays" if checkpoint is not None else "it has no checkpoint"
-    freed = f" {job.gpus:g} GPUs become free." if job.gpus and job.places else ""
-    return f"{max(0, steps):,} steps since the last checkpoint are lost; {kept}.{freed}"
+    return f"{max(0, steps):,} steps since the last checkpoint are lost; {kept}."
+
+
+def freed_by(job: summaries.Summary) -> str:
+    """Return the devices and nodes that become free when the job ends."""
+    if not job.places:
+        return "Nothing: it holds nothing."
+    nodes = ", ".join(_place(one) for one in job.places[:NAMED_NODES])
+    more = job.nodes - NAMED_NODES
+    others = f" and {amounts.counted(more, 'more node')}" if more > 0 else ""
+    if not job.gpus:
+        return f"CPUs and memory on {nodes}{others}."
+    return f"{job.gpus:g} {'GPU' if job.gpus <= 1 else 'GPUs'}: {nodes}{others}."
+
+
+def _place(place: summaries.Place) -> str:
+    return f"{place.node} ({', '.join(map(str, place.devices))})" if place.devices else place.node
 
 
 def row(job: summaries.Summary, now: float) -> dict[str, Any]:
