@@ -101,6 +101,11 @@ def test_a_server_of_one_machine_adds_no_nodes(home: Path) -> None:
     [
         (('server = "https://oarlock.example:7317"\n', ""), "kubernetes.server", "inside the cluster"),
         (("https://oarlock", "oarlock"), "kubernetes.server", "http://HOST:PORT"),
+        (
+            ("[kubernetes]\n", '[kubernetes]\ncheckpoint_claim = "c"\ncheckpoint_url = "s3://b"\n'),
+            "kubernetes.checkpoint_url",
+            "Leave out",
+        ),
         (('"kubernetes"', '"nomad"'), "backend", "local, kubernetes"),
         ((CLASS + "max = 3", CLASS + "max = 0"), "kubernetes.node_classes.large.max", "1 to"),
         (("1Ti", "much"), "kubernetes.node_classes.large", "2Gi"),

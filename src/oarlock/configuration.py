@@ -30,6 +30,7 @@ import msgspec
 
 from oarlock.backends.kubernetes import site
 from oarlock.spec import errors, plans
+from oarlock.spec.checkpoints import checkpointlocations
 from oarlock.spec.cluster import nodes, prices, profiles
 from oarlock.spec.input import quantities
 
@@ -121,6 +122,11 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     def claimed_checkpoints(self) -> str | None:
         """The path at which tasks in pods see the installation's volume for checkpoints, if there is one."""
         return self.kubernetes.checkpoint_path if self.kubernetes.checkpoint_claim else None
+
+    @property
+    def stored_checkpoints(self) -> str | None:
+        """The name of the installation's place for checkpoints in an object store, if there is one."""
+        return checkpointlocations.STORED if self.kubernetes.checkpoint_url else None
 
     def own_url(self, port: int, hostname: str) -> str:
         """Return the URL of a server that listens at this port of the machine `hostname`."""
@@ -231,6 +237,12 @@ def _check_cluster(told: Settings) -> None:
     cluster = told.kubernetes
     told.node_classes  # noqa: B018  (it is checked when it is read)
     cluster.check_profiles()
+    if cluster.checkpoint_claim and cluster.checkpoint_url:
+        raise errors.InvalidInput(
+            "Checkpoints have one default place, a claim or an object store.",
+            path="kubernetes.checkpoint_url",
+            hint="Leave out `checkpoint_claim` or `checkpoint_url`.",
+        )
     if cluster.server and not _URL.fullmatch(cluster.server):
         raise errors.InvalidInput(
             f"{cluster.server!r} is not a URL of a server.",

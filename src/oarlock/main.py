@@ -204,8 +204,8 @@ class Server:
         secret = self._home.task_secret(secrets.token_bytes)
         words: frozenset[str] = capabilities.LOCAL
         if settings.backend == configuration.KUBERNETES:
-            site = settings.kubernetes
-            words = capabilities.kubernetes(site.images, claim=site.checkpoint_claim, mounts=site.profile_mounts())
+            own = settings.kubernetes
+            words = capabilities.kubernetes(own.images, own.profile_mounts(), own.checkpoint_claim, own.checkpoint_url)
         return provided.Services(
             store=store,
             logs=kept.logs,
@@ -304,7 +304,7 @@ class Kept(msgspec.Struct, frozen=True):
             metrics=kept_metrics,
             blobs=blobs.DirectoryBlobs(root / "blobs"),
             secrets=secretfiles.SecretFiles(root / "secrets"),
-            checkpoints=claimedcheckpoints.ClaimedCheckpoints(settings.claimed_checkpoints)
+            checkpoints=claimedcheckpoints.opened(settings.claimed_checkpoints, settings.kubernetes.checkpoint_url)
             if in_pods
             else checkpoints.CheckpointDirectories(root / "checkpoints"),
             results=results.ResultDirectories(root / "results", root / "files"),
@@ -526,6 +526,7 @@ class Engine:
                 server=self._settings.pods_url(self._url),
                 task_secret=self._home.task_secret(secrets.token_bytes),
                 checkpoints=self._settings.claimed_checkpoints,
+                stored_checkpoints=self._settings.stored_checkpoints,
                 checkpoints_visible=False,
                 results="oarlock:results",
                 files="oarlock:files",

@@ -147,7 +147,7 @@ class Supervisor:
             meeting.write_files(self._task)
         except (OSError, ValueError) as error:
             return _outcome("download_failed", f"the task's files could not be written: {error}")
-        if not any("://" in path for path in meeting.restore):
+        if not any(not path.startswith("/") for path in meeting.restore):
             return None
         self._state.phase = "DOWNLOADING"
         self._shipper.start()

@@ -19,7 +19,7 @@ from starlette import responses, routing, types
 
 from oarlock.api import failures, openapi, routes
 from oarlock.api.administration import operations, server, sessions, users, usersecrets
-from oarlock.api.agents import agents, receivedfiles
+from oarlock.api.agents import agents, checkpointobjects, receivedfiles
 from oarlock.api.cluster import forecasts, history, nodes, poolpreviews, pools, usage
 from oarlock.api.data import blobs, files, logpages, logs, metrics
 from oarlock.api.jobs import (
@@ -71,6 +71,7 @@ TABLE: tuple[routes.Route, ...] = openapi.described(
         *operations.ROUTES,
         *agents.ROUTES,
         *receivedfiles.ROUTES,
+        *checkpointobjects.ROUTES,
     )
 )
 """All routes. The tests go through this table, too."""

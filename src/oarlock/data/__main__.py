@@ -41,7 +41,7 @@ def answer(asked: argparse.Namespace) -> str:
     if asked.command == "fetch":
         from oarlock.data.transfers import fetch
 
-        return str(fetch.run(asked.source, asked.dest, home=asked.home))
+        return str(fetch.run(asked.source, asked.dest, home=asked.home, task=asked.task))
     if asked.command == "serve":
         from oarlock.data.transfers import mailboxes
 
@@ -60,10 +60,10 @@ def answer(asked: argparse.Namespace) -> str:
     if asked.command == "prune":
         from oarlock.data.checkpoints import pruning
 
-        return json.dumps(msgspec.to_builtins(pruning.run(asked.url, asked.keep, asked.memory)))
+        return json.dumps(msgspec.to_builtins(pruning.run(asked.url, asked.keep, asked.memory, asked.task)))
     from oarlock.data.checkpoints import completing
 
-    return str(completing.run(asked.directory, asked.url, asked.memory))
+    return str(completing.run(asked.directory, asked.url, asked.memory, asked.task))
 
 
 def parser() -> argparse.ArgumentParser:

@@ -57,6 +57,12 @@ def test_pods_take_the_rest(fields: dict[str, Any]) -> None:
     capabilities.refuse(spec(fields), PODS, "kubernetes")
 
 
+@pytest.mark.parametrize("place", [{"claim": "checkpoints"}, {"url": "s3://bucket/kept"}])
+def test_an_installation_with_a_place_takes_checkpoints_of_a_job_without_one(place: dict[str, str]) -> None:
+    asked = spec({"checkpoint": {"every": "5m"}})
+    capabilities.refuse(asked, capabilities.kubernetes({"torch": "t"}, **place), "kubernetes")
+
+
 def test_no_job_mounts_the_checkpoints_of_all_jobs() -> None:
     claimed = capabilities.kubernetes({"torch": "t"}, claim="checkpoints")
     volumes = [{"claim": "imagenet", "mount": "/data"}, {"claim": "checkpoints", "mount": "/all"}]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import pytest
+from tests import objectstores
 from tests.backends.kubernetes import conftest
 from tests.backends.kubernetes.testcluster import apiserver, kubelet, rights
 from tests.e2e import shell as shells
@@ -29,7 +30,9 @@ _numbers = itertools.count(1)
 class PodShell(shells.Shell):
     """The shell of a user, and the cluster beside it, which lives on a thread of its own."""
 
-    def __init__(self, folder: Path, api_server: apiserver.ApiServer, *, checkpoint_claim: bool = True) -> None:
+    def __init__(
+        self, folder: Path, api_server: apiserver.ApiServer, *, checkpoint_claim: bool = True, checkpoint_url: str = ""
+    ) -> None:
         super().__init__(folder)
         self._claim = (
             f"""
@@ -37,7 +40,7 @@ class PodShell(shells.Shell):
             checkpoint_path = "{self.home.parent}/cluster/claims/checkpoints"  # tasks have no file system of their own
             """
             if checkpoint_claim
-            else ""
+            else f'checkpoint_url = "{checkpoint_url}"'
         )
         self.api_server = api_server
         self.namespace = f"pods-{next(_numbers)}"
@@ -236,9 +239,18 @@ def shared(opened: Callable[[], contextlib.AbstractContextManager[S]]) -> Iterat
 
 
 @contextlib.contextmanager
-def opened(folder: Path, api_server: apiserver.ApiServer, *, checkpoint_claim: bool = True) -> Iterator[PodShell]:
-    one = PodShell(folder, api_server, checkpoint_claim=checkpoint_claim)
+def opened(
+    folder: Path,
+    api_server: apiserver.ApiServer,
+    *,
+    checkpoint_claim: bool = True,
+    bucket: objectstores.Bucket | None = None,
+) -> Iterator[PodShell]:
+    """Open a shell of its own. With `bucket` the installation keeps checkpoints there, by the server's credentials."""
+    url = f"{bucket.url}/kept" if bucket is not None else ""
+    one = PodShell(folder, api_server, checkpoint_claim=checkpoint_claim and not url, checkpoint_url=url)
     try:
+        one.env.update(bucket.env if bucket is not None else {})
         one.open()
         yield one
     finally:

@@ -111,7 +111,7 @@ class Orders:
             return
         try:
             newer = rendezvous.Rendezvous(answer.json())
-            if any("://" in path for path in newer.restore):
+            if any(not path.startswith("/") for path in newer.restore):
                 from oarlock.agent.transfers import restoring  # few jobs keep their checkpoints elsewhere
 
                 newer.restore = restoring.local_paths(self._task, newer.restore)

@@ -34,7 +34,7 @@ ATTEMPT = re.compile(r"^attempt-\d+-")
 
 
 def is_remote(path: str) -> bool:
-    return "://" in path
+    return not path.startswith("/")
 
 
 def local_paths(task: Assignment, offered: list[str]) -> list[str]:

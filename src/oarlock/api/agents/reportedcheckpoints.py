@@ -55,7 +55,9 @@ async def show(services: provided.Services, key: attempts.TaskKey, told: Checkpo
         )
     called = checkpointlocations.name(key.attempt, manifest.round, told.step)
     try:
-        checkpointlocations.check(told.path, called, job.spec, job.id, services.checkpoints.own)
+        checkpointlocations.check(
+            told.path, called, job.spec, job.id, services.checkpoints.own, services.checkpoints.stored
+        )
         sha256, size = await _read(services, told)
     except (errors.NotFound, errors.InvalidInput) as error:
         raise errors.Conflict(error.message, path="path", hint=error.hint) from error
@@ -119,7 +121,7 @@ async def _read(services: provided.Services, told: CheckpointReport) -> tuple[st
 
 async def keep(services: provided.Services, key: attempts.TaskKey, job: jobs.Job, told: RemainingCopies) -> None:
     """Remove from the list the copies that the agent has deleted in the object store. Raises StaleTask."""
-    place = checkpointlocations.copies(job.spec, job.id)
+    place = checkpointlocations.copies(job.spec, job.id, services.checkpoints.stored)
     if place is None and not services.checkpoints.visible:
         place = checkpointlocations.directory(job.spec, job.id, services.checkpoints.own)
     if place is None:

@@ -80,13 +80,17 @@ PODS: frozenset[Capability] = frozenset(
 """Capabilities of the Kubernetes backend, whatever the cluster."""
 
 
-def kubernetes(images: Iterable[str], *, claim: str = "", mounts: Iterable[tuple[str, str]] = ()) -> frozenset[str]:
+def kubernetes(
+    images: Iterable[str], mounts: Iterable[tuple[str, str]] = (), claim: str = "", url: str = ""
+) -> frozenset[str]:
     """Return the capabilities of an installation that has images for these frameworks.
 
-    `claim` is its volume for checkpoints, if it has one. `mounts` has the places of its profiles' volumes,
-    each with its pool, or `*`.
+    `mounts` has the places of its profiles' volumes, each with its pool, or `*`. `claim` is its volume for checkpoints,
+    and `url` its place for them in an object store, if it has one.
     """
-    more = {Capability.CHECKPOINTS, f"{CHECKPOINT_CLAIM}{claim}"} if claim else set()
+    more = {f"{CHECKPOINT_CLAIM}{claim}"} if claim else set()
+    if claim or url:
+        more.add(Capability.CHECKPOINTS)
     places = {_profile_mount(pool, place) for pool, place in mounts}
     return PODS | more | places | {f"{IMAGE_OF}{framework}" for framework in images}
 
@@ -174,7 +178,7 @@ def _wants_of_files(spec: jobfile.JobSpec) -> Iterator[tuple[Capability, str, st
     if spec.checkpoint != jobfile.Checkpoint() and to is None:
         hint = (
             "Set `checkpoint.to` to a URL of an object store, or to a path on a volume of the job:"
-            " this installation has no volume for checkpoints."
+            " this installation has no place for checkpoints."
         )
         yield Capability.CHECKPOINTS, "checkpoint", hint
     if spec.tensorboard:

@@ -103,7 +103,7 @@ def check_resume(view: stores.View, job: jobs.Job, *, visible: bool) -> None:
 
     `visible` tells whether the server sees the checkpoints: else the agents remove old ones.
     """
-    in_place = not visible or checkpointlocations.copies(job.spec, job.id) is not None
+    in_place = not visible or checkpointlocations.copies(job.spec, job.id, None) is not None
     if job.phase is not phases.Phase.HALTED or not in_place:
         return
     for other in view.jobs(stores.JobFilter(continues=job.id, limit=1000)):

@@ -25,6 +25,8 @@ class CheckpointDirectories:
     """`provided.Checkpoints`, also for retention. `root/JOB/` is the server's own directory for a job."""
 
     visible = True
+    objects = None
+    stored = None
 
     def __init__(self, root: Path) -> None:
         self._root = root

@@ -1,4 +1,4 @@
-"""Checkpoints on a volume that tasks in pods mount and the server does not.
+"""Checkpoints on a volume that tasks in pods mount and the server does not, or in an object store.
 
 The agents verify them before they report them, and remove old ones, as they do with copies in an object store. The
 server knows them by their reports alone.
@@ -8,18 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from oarlock.data.checkpoints import checkpoints
+from oarlock.data.checkpoints import checkpoints, signing
 from oarlock.spec import errors, jobs
 from oarlock.spec.checkpoints import checkpointlocations
 
 
+def opened(own: str | None, url: str) -> ClaimedCheckpoints:
+    """Return the checkpoints of an installation: on a volume that tasks see at `own`, or below `url`, which may be
+    empty. Raises InvalidInput for a URL that cannot be used.
+    """
+    return ClaimedCheckpoints(own, signing.SignedObjects(url) if url else None)
+
+
 class ClaimedCheckpoints:
-    """`provided.Checkpoints`, also for retention. `own` is the path at which tasks see the volume, if there is one."""
+    """`provided.Checkpoints`, also for retention. `own` is the path at which tasks see the volume, if there is one, and
+    `objects` the installation's place in an object store.
+    """
 
     visible = False
 
-    def __init__(self, own: str | None) -> None:
-        self.own = own
+    def __init__(self, own: str | None, objects: signing.SignedObjects | None = None) -> None:
+        self.own, self.objects = own, objects
+        self.stored = checkpointlocations.STORED if objects is not None else None
 
     async def verify(self, path: str, manifest_sha256: str) -> checkpoints.Checkpoint:
         raise errors.NotFound(f"The server does not see {path}.", hint="The agents verify the checkpoints of pods.")
@@ -43,7 +53,7 @@ class ClaimedCheckpoints:
             return checkpoint.path
         raise errors.NotFound(
             f"The server does not see {checkpoint.path}, and cannot copy it for another job.",
-            hint="Resume the job itself, or leave out `checkpoint.to`: the installation has a volume for checkpoints.",
+            hint="Resume the job itself, or leave out `checkpoint.to`: the installation has a place for checkpoints.",
         )
 
     async def drop(self, checkpoint: jobs.Checkpoint) -> None:
@@ -59,4 +69,5 @@ class ClaimedCheckpoints:
         """Do nothing: the checkpoints of a removed job stay on the volume, as they stay in an object store."""
 
     def close(self) -> None:
-        """Do nothing: nothing is being read."""
+        if self.objects is not None:
+            self.objects.close()

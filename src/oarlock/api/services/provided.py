@@ -18,7 +18,7 @@ from oarlock.api.services.wakes import Wakes
 from oarlock.backends import backends
 from oarlock.backends.tensorboards import TensorBoards
 from oarlock.data import storage
-from oarlock.data.checkpoints import checkpoints
+from oarlock.data.checkpoints import checkpoints, signing
 from oarlock.spec import attempts, bodies, jobs, plans
 from oarlock.store import stores
 
@@ -56,10 +56,17 @@ class Secrets(Protocol):
 
 class Checkpoints(Protocol):
     """Checkpoints on this machine, or on a volume of the tasks. `own` is the server's own directory, with a directory
-    for each job, as tasks see it. `visible` tells whether the server sees it too.
+    for each job, as tasks see it. `visible` tells whether the server sees it too. `objects` is the server's own place
+    in an object store, if it has one, and `stored` its name in the paths of checkpoints.
     """
 
     visible: bool
+
+    @property
+    def objects(self) -> signing.SignedObjects | None: ...
+
+    @property
+    def stored(self) -> str | None: ...
 
     @property
     def own(self) -> str | None: ...

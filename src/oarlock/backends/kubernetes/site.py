@@ -230,6 +230,9 @@ class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     project: bool = True  # whether jobs of the command line, the SDK and the pages get an OarlockJob
     checkpoint_claim: str = ""  # the claim of a volume for checkpoints, which all tasks mount
     checkpoint_path: str = "/oarlock/checkpoints"  # where they mount it
+    checkpoint_url: str = (
+        ""  # a place in an object store in its stead, s3://BUCKET/PREFIX, with the server's credentials
+    )
     node_classes: dict[str, NodeClass] = {}  # that an autoscaler may add, by the value of their `class_label`
     provisioning_class: str = "best-effort-atomic-scale-up.autoscaling.x-k8s.io"  # of ProvisioningRequests
     user_id: int = 10_001  # of the processes in pods, and their group

@@ -32,6 +32,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     server_file: str | None = None
     ca_file: str | None = None
     checkpoints: str | None = None
+    stored_checkpoints: str | None = None  # the server's own place in an object store, a URL
     checkpoints_visible: bool = True  # to the server; else the agents verify them, and remove old ones
     results: str | None = None
     files: str | None = None  # the server's own location of files left in working directories, a URL
@@ -185,7 +186,7 @@ def _environment(
     place = checkpointlocations.directory(job.spec, job.id, settings.checkpoints)
     if place is not None:
         env["OARLOCK_CHECKPOINTS"] = place
-    elif checkpointlocations.copies(job.spec, job.id) is not None:
+    elif checkpointlocations.copies(job.spec, job.id, settings.stored_checkpoints) is not None:
         env["OARLOCK_CHECKPOINTS_SEPARATE"] = "1"
     if asked.every is not None:
         env["OARLOCK_CHECKPOINT_EVERY_S"] = f"{quantities.seconds(asked.every):g}"
@@ -208,7 +209,7 @@ def _copies(job: jobs.Job, settings: Settings) -> assignments.Copies | None:
     A directory that the server does not see is kept by the agents in the same way, without a copy. Where tasks share no
     directory, each one stores the shards of its own ranks.
     """
-    to = checkpointlocations.copies(job.spec, job.id)
+    to = checkpointlocations.copies(job.spec, job.id, settings.stored_checkpoints)
     if to is not None and checkpointlocations.directory(job.spec, job.id, settings.checkpoints) is None:
         return assignments.Copies(to, job.spec.checkpoint.keep, separate=True)
     if to is None and not settings.checkpoints_visible:

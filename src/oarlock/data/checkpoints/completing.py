@@ -30,15 +30,19 @@ def run(
     directory: str,
     url: str,
     memory: Path | None = None,
+    task: str | None = None,
     *,
     monotonic: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> int:
-    """Store the checkpoint and return the number of its files. Conflict if some shards do not come."""
+    """Store the checkpoint and return the number of its files. `task`: as in `places`.
+
+    Conflict if some shards do not come.
+    """
     checkpoint = checkpoints.read(Path(directory))
-    sent = upload.run(directory, url, chosen=lambda path: path.name != checkpoints.MANIFEST)
+    sent = upload.run(directory, url, task, chosen=lambda path: path.name != checkpoints.MANIFEST)
     root, _, name = url.rstrip("/").rpartition("/")
-    system, prefix = places.filesystem(root)
+    system, prefix = places.filesystem(root, task)
     waiting = Waiting(system, prefix, name, checkpoint)
     changed_at, newer_at = monotonic(), None
     with places.foreign(url):
@@ -52,7 +56,7 @@ def run(
                     hint="the log of that task's agent tells the reason; the checkpoint before it is still there",
                 )
             sleep(POLL_S)
-    sent += upload.run(directory, url, chosen=lambda path: path.name == checkpoints.MANIFEST)
+    sent += upload.run(directory, url, task, chosen=lambda path: path.name == checkpoints.MANIFEST)
     with places.foreign(url):
         system.invalidate_cache()
         for copy in pruning.listed(system, prefix):

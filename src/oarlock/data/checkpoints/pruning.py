@@ -50,15 +50,15 @@ class Kept(msgspec.Struct, frozen=True):
     kept: tuple[str, ...]
 
 
-def run(url: str, keep: int, memory: Path | None = None) -> Kept:
-    """Remove old copies. Errors: those of `places`."""
-    kind = schemes.of(url)
+def run(url: str, keep: int, memory: Path | None = None, task: str | None = None) -> Kept:
+    """Remove old copies. `task`: as in `places`. Errors: those of `places`."""
+    kind = "" if schemes.signed(url) else schemes.of(url)
     if kind == "file":
         removed = checkpoints.prune(places.local(url), keep)
         return Kept(len(removed), tuple(one.path.name for one in checkpoints.listed(places.local(url))))
     if kind in ("http", "https"):
         raise errors.InvalidInput(f"{url}: nothing can be removed by {kind}", hint="use file, s3 or gs")
-    system, root = places.filesystem(url)
+    system, root = places.filesystem(url, task)
     with places.foreign(url):
         copies = listed(system, root)
         doomed = spare(copies, keep, Reader(system, Memory(memory)))

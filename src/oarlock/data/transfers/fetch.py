@@ -36,16 +36,18 @@ class Record(msgspec.Struct, frozen=True):
     listing: str
 
 
-def run(source: str, dest: str, *, home: str | None = None) -> Path:
+def run(source: str, dest: str, *, home: str | None = None, task: str | None = None) -> Path:
     """Fetch the data and return its path. A source inside `home`, the server's, is refused.
+
+    `task` is the directory of the task, for the installation's own place for checkpoints.
 
     Errors: those of `places`, `weblinks` and `homeguard`; InvalidInput if DEST has other content.
     """
-    web = schemes.of(source) in ("http", "https")
+    web = not schemes.signed(source) and schemes.of(source) in ("http", "https")
     if home is not None:
         homeguard.check_source(source, home)
     reporting.detail(f"listing {source}")
-    listing = weblinks.listing(source) if web else places.listing(source)
+    listing = weblinks.listing(source) if web else places.listing(source, task)
     if home is not None and schemes.of(source) == "file":
         homeguard.check_files((item.path for item in listing.items), home)
     target = Path(dest).absolute()
@@ -54,7 +56,7 @@ def run(source: str, dest: str, *, home: str | None = None) -> Path:
     record = Record(source, fingerprint(listing))
     try:
         with gathering(target) as place:
-            bring(source, listing, record, place, target, web=web)
+            bring(source, listing, record, place, target, web=web, task=task)
     except OSError as error:
         raise durable.unavailable(error, f"data for {target}", target.parent) from error
     return target
@@ -79,7 +81,16 @@ def gathering(target: Path) -> Iterator[Path]:
         yield place
 
 
-def bring(source: str, listing: places.Listing, record: Record, place: Path, target: Path, *, web: bool) -> None:
+def bring(
+    source: str,
+    listing: places.Listing,
+    record: Record,
+    place: Path,
+    target: Path,
+    *,
+    web: bool,
+    task: str | None = None,
+) -> None:
     files = place / "files"
     known = read_record(place)
     if occupied(target):
@@ -95,7 +106,7 @@ def bring(source: str, listing: places.Listing, record: Record, place: Path, tar
         durable.write(place / "record", msgspec.json.encode(record))
     files.mkdir(exist_ok=True)
     check_free_space(listing, files)
-    download(source, listing, files, web=web)
+    download(source, listing, files, web=web, task=task)
     put_in_place(listing, files, target)
 
 
@@ -125,9 +136,9 @@ def check_free_space(listing: places.Listing, files: Path) -> None:
         )
 
 
-def download(source: str, listing: places.Listing, files: Path, *, web: bool) -> None:
+def download(source: str, listing: places.Listing, files: Path, *, web: bool, task: str | None = None) -> None:
     meter = reporting.Meter("fetched", len(listing.items), listing.bytes)
-    system = None if web else places.filesystem(source)[0]
+    system = None if web else places.filesystem(source, task)[0]
 
     def one(item: places.Item) -> None:
         path = files / item.name

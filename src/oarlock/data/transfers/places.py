@@ -56,12 +56,18 @@ def local(url: str) -> Path:
     return Path(unquote(parts.path))
 
 
-def filesystem(url: str) -> tuple[Any, str]:
+def filesystem(url: str, task: str | None = None) -> tuple[Any, str]:
     """Return fsspec's file system for the URL, and the path in it. fsspec reads its own settings (FSSPEC_*, AWS_*).
+
+    `task` is the directory of the task, for the installation's own place for checkpoints.
 
     Each call opens a new one, so open it once for many files. fsspec's own cache of file systems would keep the
     credentials of the first call for the whole process, also after a change of the environment.
     """
+    if schemes.signed(url):
+        from oarlock.data.transfers import signedplaces
+
+        return signedplaces.SignedPlace(task), url.removeprefix(f"{schemes.SIGNED}/").strip("/")
     import fsspec
 
     kind = schemes.of(url)
@@ -108,12 +114,12 @@ def forbidden(url: str, error: Exception) -> errors.Forbidden:
     )
 
 
-def listing(url: str) -> Listing:
-    """Return every file at the URL, ordered by name.
+def listing(url: str, task: str | None = None) -> Listing:
+    """Return every file at the URL, ordered by name. `task` as in `filesystem`.
 
     NotFound if there is none; InvalidInput for a name that leads out of the target.
     """
-    system, path = filesystem(url)
+    system, path = filesystem(url, task)
     with foreign(url):
         info = system.info(path)
         if info["type"] == "file" and not url.endswith("/"):

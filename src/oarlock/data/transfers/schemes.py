@@ -7,6 +7,13 @@ from urllib.parse import urlsplit
 from oarlock.spec import errors
 
 SCHEMES = ("file", "http", "https", "s3", "gs")
+SIGNED = "oarlock:checkpoints"
+"""The installation's own place for checkpoints: the server signs the requests of its tasks (`signedplaces`)."""
+
+
+def signed(url: str) -> bool:
+    """Return whether the URL is below the installation's own place for checkpoints."""
+    return url.startswith(f"{SIGNED}/")
 
 
 def of(url: str) -> str:

@@ -72,6 +72,10 @@ class ServerPlace:
         found: list[str] = msgspec.json.decode(self._ask("POST", asked, lambda: b"", 0))["removed"]
         return found
 
+    def ask(self, method: str, path: str, body: bytes = b"") -> bytes:
+        """Return the server's answer to a request without a file."""
+        return self._ask(method, path, lambda: body, len(body))
+
     def _ask(self, method: str, path: str, body: Callable[[], Any], size: int) -> bytes:
         pause_s = PAUSE_FIRST_S
         while True:

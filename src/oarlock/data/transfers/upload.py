@@ -28,10 +28,12 @@ def run(
 ) -> int:
     """Copy the files and return their number. An empty directory is not an error: a job need not have results.
 
-    `task` is the directory of the task, for a place at the server itself. Only the files that are `chosen` are copied.
+    `task` is the directory of the task, for a place at the server itself, or one whose requests it signs. Only the
+    files that are `chosen` are copied.
     """
-    own = serverplaces.ServerPlace(url, task) if serverplaces.is_one(url) else None
-    kind = schemes.of(url) if own is None else ""
+    signed = schemes.signed(url)
+    own = serverplaces.ServerPlace(url, task) if serverplaces.is_one(url) and not signed else None
+    kind = schemes.of(url) if own is None and not signed else ""
     if kind in ("http", "https"):
         raise errors.InvalidInput(f"{url}: nothing can be stored by {kind}", hint="use file, s3 or gs", path="results")
     root = Path(directory)
@@ -42,7 +44,7 @@ def run(
     if own is not None:
         send = to_server(own, meter)
     else:
-        send = to_folder(places.local(url), meter) if kind == "file" else to_objects(url, meter)
+        send = to_folder(places.local(url), meter) if kind == "file" else to_objects(url, meter, task)
     first = [path for path in files if not is_last(path)]
     with futures.ThreadPoolExecutor(WORKERS) as pool:
         try:
@@ -114,8 +116,8 @@ def to_server(place: serverplaces.ServerPlace, meter: reporting.Meter) -> Any:
     return send
 
 
-def to_objects(url: str, meter: reporting.Meter) -> Any:
-    system, root = places.filesystem(url)
+def to_objects(url: str, meter: reporting.Meter, task: str | None = None) -> Any:
+    system, root = places.filesystem(url, task)
 
     def send(path: Path, name: str) -> None:
         with places.foreign(url):

@@ -1,8 +1,8 @@
 """The places where a job's checkpoints may lie, and the names that they have there (docs/agent-protocol.md section 4).
 
 Processes write to a directory: below the server's own place, or below `checkpoint.to` where that is one. Where
-`checkpoint.to` is an object store, agents copy what was written to a prefix of it. Both are named by the job's id, so
-that no job reports a checkpoint that lies with another one.
+`checkpoint.to` or the installation's own place is an object store, agents copy what was written to a prefix of it. All
+are named by the job's id, so that no job reports a checkpoint that lies with another one.
 """
 
 from __future__ import annotations
@@ -12,6 +12,9 @@ from pathlib import PurePosixPath
 
 from oarlock.spec import errors, jobfile
 
+STORED = "oarlock:checkpoints"
+"""The installation's own place in an object store, as jobs and agents name it. The server signs the requests."""
+
 
 def directory(spec: jobfile.JobSpec, job_id: str, own: str | None) -> str | None:
     """Return the directory that processes write to. `own` is the server's own place; None: the job decides itself."""
@@ -20,9 +23,12 @@ def directory(spec: jobfile.JobSpec, job_id: str, own: str | None) -> str | None
     return f"{place.rstrip('/')}/{job_id}" if place is not None else None
 
 
-def copies(spec: jobfile.JobSpec, job_id: str) -> str | None:
-    """Return the URL below which agents copy checkpoints; None where the job wants none."""
-    to = spec.checkpoint.to
+def copies(spec: jobfile.JobSpec, job_id: str, stored: str | None) -> str | None:
+    """Return the URL below which agents copy checkpoints; None where the job wants none.
+
+    `stored` is the installation's own place in an object store, if it has one.
+    """
+    to = spec.checkpoint.to if spec.checkpoint.to is not None else stored
     return f"{to.rstrip('/')}/{job_id}" if to is not None and elsewhere(to) else None
 
 
@@ -54,12 +60,14 @@ def short(found: str) -> str:
     return found.rstrip("/").rpartition("/")[2] or found
 
 
-def check(found: str, called: str, spec: jobfile.JobSpec, job_id: str, own: str | None) -> None:
+def check(
+    found: str, called: str, spec: jobfile.JobSpec, job_id: str, own: str | None, stored: str | None = None
+) -> None:
     """Refuse a checkpoint that a task reports at `found` unless it lies in a place of its job under the name `called`.
 
     Raises InvalidInput, which says where it has to lie.
     """
-    allowed = [place for place in (copies(spec, job_id), directory(spec, job_id, own)) if place is not None]
+    allowed = [place for place in (copies(spec, job_id, stored), directory(spec, job_id, own)) if place is not None]
     if found in {f"{place}/{called}" for place in allowed if elsewhere(place)}:
         return
     plain = {PurePosixPath(place) / called for place in allowed if not elsewhere(place)}

@@ -1,0 +1,80 @@
+"""The installation keeps checkpoints in an object store. The server has the credentials, and signs for its tasks."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+
+import pytest
+from tests import objectstores
+from tests.backends.kubernetes.testcluster import apiserver, kubelet
+from tests.backends.kubernetes.testcluster.apiserver import api_server  # noqa: F401  (a fixture)
+from tests.e2e import separate
+from tests.e2e.kubernetes import pods
+
+pytestmark = apiserver.needed
+
+
+KEYS = "import os\nprint('keys:', [name for name in os.environ if name.startswith('AWS')])\n"
+
+
+def listed(shell: pods.PodShell) -> list[str]:
+    with shell.client() as client:
+        return [one.path for one in client.checkpoints("first")]
+
+
+@pytest.fixture
+def shell(
+    tmp_path_factory: pytest.TempPathFactory,
+    api_server: apiserver.ApiServer,  # noqa: F811  (the fixture)
+    bucket: objectstores.Bucket,
+) -> Iterator[pods.PodShell]:
+    with pods.opened(tmp_path_factory.mktemp("user"), api_server, bucket=bucket) as one:
+        yield one
+
+
+@pytest.mark.timeout(1800)
+def test_checkpoints_of_a_job_that_names_no_place(shell: pods.PodShell, bucket: objectstores.Bucket) -> None:
+    """Two pods without a volume save, are killed, and go on. Another job continues from theirs. No pod has a key."""
+    shell.write("torn.py", f"{KEYS}{separate.TRAIN.replace('STEPS', '200')}")
+    shell.write(
+        "first.yaml",
+        """
+        name: first
+        command: python torn.py
+        roles: {worker: {count: 2, cpus: 0.5}}
+        checkpoint: {keep: 2}
+        max_restarts: 5
+        grace: 2s
+        """,
+    )
+    bucket.gate.hold("PUT", r"step-(?!10/)\d+/rank-1\.pt", done=False)  # of the second checkpoint
+    shell.do("submit", "first.yaml")
+    assert bucket.gate.reached.wait(separate.PATIENCE_S)
+    assert "AWS_" not in json.dumps(shell.raw("pods"))
+    shell.wait_for("first", lambda _: bool(listed(shell)), timeout_s=separate.PATIENCE_S)
+    assert separate.whole(bucket) == [10]
+    kubelet.kill(shell.uid("first", "worker", 1))
+    bucket.gate.release()
+    job = shell.wait_phase("first", "COMPLETED", "FAILED", timeout_s=separate.PATIENCE_S)
+    logs = shell.do("logs", "first").stdout
+    assert job["phase"] == "COMPLETED", logs
+    assert len(job["attempts"]) == 2
+    resumed = {int(step) for step in re.findall(r"resumed from \S*step-(\d+)", logs)}
+    assert resumed == {10}, "the second attempt begins where the first one has saved"
+    assert separate.whole(bucket)[-1] == 200
+    assert len(separate.whole(bucket)) == 2, "no more stay than the job keeps"
+    assert all(key.startswith(f"kept/{job['id']}/attempt-") for key in bucket.keys(""))
+    assert set(re.findall(r"keys: (\[.*\])", logs)) == {"[]"}
+
+    before = {key: bucket.get(key) for key in bucket.keys("")}
+    shell.write("torn.py", separate.TRAIN.replace("STEPS", "220"))
+    shell.write("second.yaml", "name: second\ncommand: python torn.py\nroles: {worker: {count: 2, cpus: 0.5}}\n")
+    shell.do("submit", "second.yaml", "--continue", "first")
+    second = shell.wait_phase("second", "COMPLETED", "FAILED", timeout_s=separate.PATIENCE_S)
+    logs = shell.do("logs", "second").stdout
+    assert second["phase"] == "COMPLETED", logs
+    assert re.search(r"resumed from \S*step-200", logs), logs
+    assert {key: bucket.get(key) for key in before} == before, "the other job's checkpoints stay as they are"
+    assert any(key.startswith(f"kept/{second['id']}/") for key in bucket.keys(""))
