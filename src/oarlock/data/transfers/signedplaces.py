@@ -1,8 +1,8 @@
 """The installation's own place for checkpoints, `oarlock:checkpoints/JOB/NAME`, as a task's helper reads and writes it.
 
 The server has the credentials of the object store. For each object it gives a signed URL, and the bytes go straight
-between this process and the store. The server knows the task by its token, and gives out nothing of another job: it
-does not matter who wrote the path of the request.
+between this process and the store. The server knows the task by its token, and gives out nothing of another job: the
+task's own processes may write the path of a request, too.
 
 `SignedPlace` has the methods of fsspec's file systems that the commands of the helper use.
 """
@@ -155,29 +155,40 @@ class SignedPlace:
         headers: dict[str, str] | None = None,
     ) -> Iterator[httpx.Response]:
         """Send the request until the store takes it, each time with a URL of its own. No message names the URL."""
+        with contextlib.ExitStack() as stack:
+            yield self._answered(stack, wanted, method, content, headers or {})
+
+    def _answered(
+        self,
+        stack: contextlib.ExitStack,
+        wanted: dict[str, Any],
+        method: str,
+        content: Callable[[], Iterator[bytes]] | None,
+        headers: dict[str, str],
+    ) -> httpx.Response:
         import httpx
 
-        with contextlib.ExitStack() as stack:
-            for left in reversed(range(TRIES)):
-                url = self._ask("/url", wanted)["url"]
-                said = {"Accept-Encoding": "identity", **(headers or {})}
-                try:
-                    body = content() if content is not None else None
-                    answer = stack.enter_context(self._http.stream(method, url, content=body, headers=said))
-                    if answer.status_code < 300:
-                        break
-                    why, lasting = f"status {answer.status_code}", answer.status_code in _LASTING
-                    stack.close()
-                except httpx.TransportError as error:
-                    why, lasting = type(error).__name__, False
-                    answer = None
-                if answer is not None and answer.status_code == 404:
+        why = ""
+        for left in reversed(range(TRIES)):
+            url = self._ask("/url", wanted)["url"]
+            said = {"Accept-Encoding": "identity", **headers}
+            try:
+                body = content() if content is not None else None
+                answer = stack.enter_context(self._http.stream(method, url, content=body, headers=said))
+            except httpx.TransportError as error:
+                why, lasting = type(error).__name__, False
+            else:
+                if answer.status_code < 300:
+                    return answer
+                if answer.status_code == 404:
                     raise FileNotFoundError(wanted["key"])
-                if lasting or not left:
-                    raise errors.Unavailable(
-                        f"the object store of the checkpoints does not take {method} {wanted['key']}: {why}",
-                        hint="pods have to reach the store at the server's address of it; docs/kubernetes.md says more",
-                    )
+                why, lasting = f"status {answer.status_code}", answer.status_code in _LASTING
+                stack.close()
+            if lasting:
+                break
+            if left:
                 self._sleep(PAUSE_S)
-            assert answer is not None
-            yield answer
+        raise errors.Unavailable(
+            f"the object store of the checkpoints does not take {method} {wanted['key']}: {why}",
+            hint="pods have to reach the store at the address by which the server knows it (docs/kubernetes.md)",
+        )

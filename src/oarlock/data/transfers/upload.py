@@ -28,7 +28,7 @@ def run(
 ) -> int:
     """Copy the files and return their number. An empty directory is not an error: a job need not have results.
 
-    `task` is the directory of the task, for a place at the server itself, or one whose requests it signs. Only the
+    `task` is the directory of the task, for a place at the server itself, or if the server signs the requests. Only the
     files that are `chosen` are copied.
     """
     signed = schemes.signed(url)
