@@ -17,7 +17,6 @@ import contextlib
 import getpass
 import os
 import secrets
-import signal
 import socket
 import sys
 import threading
@@ -88,7 +87,7 @@ class Server:
 
     async def run(self) -> None:
         from oarlock.api import application
-        from oarlock.api.process import connections, listening, serverlog
+        from oarlock.api.process import connections, ending, listening, serverlog
         from oarlock.api.security import authentication
         from oarlock.api.services import meters
         from oarlock.controllers import succession
@@ -136,7 +135,7 @@ class Server:
                 serverlog.report("started", {"url": url, "seconds": round(time.time() - self._started_at, 3)})
 
             try:
-                with self._signals():
+                with ending.by_signals(self.end):
                     await self._until_ended(http, listener, made, begin())
             except errors.OarlockError as error:
                 serverlog.report("not_begun", {"url": url, "error": error})
@@ -248,18 +247,6 @@ class Server:
 
     def end(self) -> None:
         self._ending.set()
-
-    @contextlib.contextmanager
-    def _signals(self) -> Any:
-        loop = asyncio.get_running_loop()
-        wanted = (signal.SIGTERM, signal.SIGINT) if threading.current_thread() is threading.main_thread() else ()
-        for number in wanted:
-            loop.add_signal_handler(number, self.end)
-        try:
-            yield
-        finally:
-            for number in wanted:
-                loop.remove_signal_handler(number)
 
     def _file(self, url: str) -> homefolder.ServerFile:
         from oarlock.api.process import homefolder
@@ -577,8 +564,14 @@ def listen(host: str, port: int, earlier: int = 0) -> socket.socket:
 def examine(settings: Settings, url: str) -> list[examining.Result]:
     """Examine the cluster of the settings. `url` is that of a running server, or empty. Blocks."""
     from oarlock.backends.kubernetes import examining
+    from oarlock.data.checkpoints import trying
 
-    return asyncio.run(examining.of(settings.kubernetes, os.environ, url, clock=time.time, monotonic=time.monotonic))
+    async def examined() -> list[examining.Result]:
+        found = await examining.of(settings.kubernetes, os.environ, url, clock=time.time, monotonic=time.monotonic)
+        stored = settings.kubernetes.checkpoint_url
+        return [*found, examining.Result("checkpoints", *await trying.finding(stored))] if stored else found
+
+    return asyncio.run(examined())
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -34,6 +34,14 @@ def shell(
         yield one
 
 
+def test_the_doctor_tries_the_place(shell: pods.PodShell, bucket: objectstores.Bucket) -> None:
+    said = shell.do("doctor", "--backend", "kubernetes", code=None).stdout
+    assert f"{bucket.url}/kept can keep checkpoints" in said
+    shell.env["AWS_ENDPOINT_URL"] = "http://127.0.0.1:9"
+    said = shell.do("doctor", "--backend", "kubernetes", code=1).stdout
+    assert f"{bucket.url}/kept cannot keep checkpoints: an object cannot be written: ConnectError" in said
+
+
 @pytest.mark.timeout(1800)
 def test_checkpoints_of_a_job_that_names_no_place(shell: pods.PodShell, bucket: objectstores.Bucket) -> None:
     """Two pods without a volume save, are killed, and go on. Another job continues from theirs. No pod has a key."""

@@ -22,6 +22,10 @@ from oarlock.spec.hints import extras
 EXPIRES_S = 900
 """The time in which a request has to begin. A transfer may take longer."""
 REMOVED_AT_ONCE = 1000
+CREDENTIALS = (
+    "Check the bucket, and the rights of the credentials of the server's environment: AWS_ACCESS_KEY_ID, "
+    "AWS_SECRET_ACCESS_KEY, AWS_ENDPOINT_URL, AWS_DEFAULT_REGION (docs/kubernetes.md)."
+)
 READ, WRITE, PART = "get_object", "put_object", "upload_part"
 
 T = TypeVar("T")
