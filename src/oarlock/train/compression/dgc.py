@@ -300,7 +300,7 @@ class DeepGradientCompression(WholeGradient):
             parts = torch.searchsorted(found, ends).tolist()
             for tensor, begin, end in zip(self._sparse, [0, *parts], parts):
                 flat = gradient(tensor.parameter).view(-1)
-                flat.index_add_(0, found[begin:end] - tensor.offset, sent[begin:end].to(flat.dtype))
+                flat.scatter_add_(0, found[begin:end] - tensor.offset, sent[begin:end].to(flat.dtype))
 
     def _settings(self) -> dict[int, tuple[float, bool]]:
         return self._momentum.settings() if self._momentum is not None else {}
@@ -346,14 +346,14 @@ class _Tensor:
 
     def parted(self, positions: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the residual there as it is sent, and the rest, a rounding error."""
-        values = self.residual[positions]
+        values = self.residual.index_select(0, positions)
         sent = values.to(dtype)
         return sent, values - sent
 
     def keep(self, positions: torch.Tensor, rest: torch.Tensor) -> None:
         """Start these elements anew, with the rest of what was sent."""
-        self.residual[positions] = rest
-        self.velocity[positions] = 0
+        self.residual.scatter_(0, positions, rest)  # a quarter of the time of tensor[positions] = rest
+        self.velocity.scatter_(0, positions, 0)
 
 
 class _Layout:

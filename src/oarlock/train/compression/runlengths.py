@@ -16,18 +16,20 @@ def encode(positions: torch.Tensor) -> torch.Tensor:
     if not len(positions):
         return torch.empty(0, dtype=torch.int16, device=positions.device)
     gaps = torch.diff(positions, prepend=positions.new_tensor([-1])) - 1
+    if int(gaps.max()) < SKIP:
+        return gaps.to(torch.int16)
     skips = torch.div(gaps, SKIP, rounding_mode="floor")
     places = torch.arange(len(positions), device=positions.device) + torch.cumsum(skips, 0)
-    lengths = torch.full((int(places[-1]) + 1,), SKIP, dtype=torch.int32, device=positions.device)
-    lengths[places] = (gaps - skips * SKIP).to(torch.int32)
-    return torch.where(lengths > 0x7FFF, lengths - 0x10000, lengths).to(torch.int16)
+    lengths = torch.full((int(places[-1]) + 1,), -1, dtype=torch.int16, device=positions.device)  # -1 is SKIP
+    return lengths.scatter_(0, places, (gaps - skips * SKIP).to(torch.int16))
 
 
 def decode(lengths: torch.Tensor) -> torch.Tensor:
     """Return the positions (int64) of these run lengths."""
     unsigned = lengths.to(torch.int64) & SKIP
     names = unsigned != SKIP
-    return (torch.cumsum(unsigned + names, 0) - 1)[names]
+    positions = torch.cumsum(unsigned + names, 0) - 1
+    return positions if bool(names.all()) else positions[names]
 
 
 def most(positions: int, total: int) -> int:
