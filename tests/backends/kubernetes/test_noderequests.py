@@ -18,7 +18,7 @@ from tests.controllers import test_provisioning as stories
 from oarlock.backends import provisioners
 from oarlock.backends.kubernetes import noderequests
 from oarlock.backends.kubernetes import site as sites
-from oarlock.backends.kubernetes.apiserver import client, objects
+from oarlock.backends.kubernetes.apiserver import client, discovery, objects
 from oarlock.spec import errors, holdings
 from oarlock.spec.cluster import nodes, provisioning
 
@@ -317,7 +317,7 @@ async def test_the_definition_may_come_later(
         assert await looks.answered() is None
         async with definition(api):
             assert await looks.answered() is None, "discovery is not asked each time"
-            now[0] += noderequests.DISCOVERED_S
+            now[0] += discovery.DISCOVERED_S
             assert await looks.answered() == []
 
 

@@ -86,6 +86,7 @@ class KubernetesBackend:
         )
         self._places = places.Places(self._state, self._own, monotonic=monotonic)
         self._claims = steering.Claims(api, site, monotonic=monotonic)
+        self._devices = steering.DeviceClaims(api, site, monotonic=monotonic)
         self._monotonic = monotonic
         self._gone: dict[attempts.TaskKey, observations.Observed] = {}
         self._seen: dict[attempts.TaskKey, tuple[objects.Pod, str, str, observations.Observed]] = {}
@@ -152,7 +153,8 @@ class KubernetesBackend:
 
     def manifests(self, tasks: Sequence[backends.TaskLaunch]) -> list[rendering.Manifest]:
         """Return the objects that a launch of these tasks creates. Raises InvalidInput."""
-        found = rendering.gang(tasks, self._site, steered=self._site.mode is Mode.STEER)
+        steered = self._site.mode is Mode.STEER or self._devices.any(tasks)
+        found = rendering.gang(tasks, self._site, steered=steered)
         return [*found.secrets, *found.pods.values()]
 
     async def observe(self) -> list[observations.Observed]:
@@ -227,7 +229,10 @@ class KubernetesBackend:
         there = {one.key: pod for one in wanted if (pod := self._own.by_key.get(one.key)) is not None}
         new = [one for one in wanted if one.key not in there]
         until = self._monotonic() + steering.BOUND_S
-        steered = bool(await self._claims.local(new)) or self._site.mode is Mode.STEER
+        claiming = self._devices.any(new)
+        if claiming:
+            await self._devices.require()
+        steered = bool(await self._claims.local(new)) or claiming or self._site.mode is Mode.STEER
         manifests = rendering.gang(new, self._site, steered=steered)
         nodes = {one.key: one.holding.node for one in wanted}
         try:
@@ -317,6 +322,7 @@ class KubernetesBackend:
                     f"a webhook gave the pod of {one.key} to the scheduler {pod.spec.scheduler_name}",
                     hint="Exclude the namespace from the webhook.",
                 )
+            self._devices.check_returned(one, pod)
         changed = {one.key for one in unbound if needs[one.key] != one.holding.amount}
         if changed:
             _log.info("kubernetes.requests_changed", pods=len(changed))

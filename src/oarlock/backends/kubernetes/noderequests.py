@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from oarlock.backends.kubernetes import projecting
-from oarlock.backends.kubernetes.apiserver import client, objects
+from oarlock.backends.kubernetes.apiserver import client, discovery, objects
 from oarlock.backends.kubernetes.pods import labels, rendering
 from oarlock.backends.kubernetes.site import Site
 from oarlock.spec import errors, resources
@@ -28,8 +28,6 @@ GROUP = "autoscaling.x-k8s.io"
 PLURAL = "provisioningrequests"
 VERSIONS = ("v1", "v1beta1")
 """Those that we can write, the best first."""
-DISCOVERED_S = 60.0
-"""The answer of discovery is kept so long: the kind may be installed later."""
 NUMBER = f"{labels.PREFIX}/node-request"
 MISSING = f"{labels.PREFIX}/missing-nodes"
 """The annotation of an Event with the numbers: `large=2,small=1`."""
@@ -44,22 +42,6 @@ _WORDS = (
     ("Accepted", Answer.ACCEPTED),
 )
 """Types of conditions, the one that counts first."""
-
-
-class _Version(objects.Part, frozen=True):
-    version: str = ""
-
-
-class _Group(objects.Part, frozen=True):
-    versions: tuple[_Version, ...] = ()
-
-
-class _Resource(objects.Part, frozen=True):
-    name: str = ""
-
-
-class _Resources(objects.Part, frozen=True):
-    resources: tuple[_Resource, ...] = ()
 
 
 class _Status(objects.Part, frozen=True):
@@ -88,11 +70,10 @@ class NodeRequests:
         self._site = site
         self._clock = clock
         self._monotonic = monotonic
-        self._version: str | None = None
-        self._discovered_at: float | None = None
+        self._kind = discovery.Kind(api, GROUP, PLURAL, VERSIONS, monotonic=monotonic)
 
     async def answered(self) -> list[provisioning.Answered] | None:
-        version = await self._known_version()
+        version = await self._kind.version()
         if version is None:
             return None
         chosen = {labels.MANAGED_BY: "oarlock", labels.INSTALLATION: self._site.installation}
@@ -104,7 +85,7 @@ class NodeRequests:
     async def request(
         self, job: str, request: provisioning.NodeRequest, resource: resources.Resource | None = None
     ) -> None:
-        version = await self._known_version()
+        version = await self._kind.version()
         if version is None:
             return
         owners = await self._projection.references(resource)
@@ -128,7 +109,7 @@ class NodeRequests:
         await self._create(self._requests(version), body)
 
     async def withdraw(self, job: str, number: int) -> None:
-        version = await self._known_version()
+        version = await self._kind.version()
         if version is None:
             return
         chosen = _labels(self._site, job, number)  # the request is the one that is listed, so that it goes last
@@ -175,27 +156,6 @@ class NodeRequests:
             await self._api.create(path, body, objects.Bare)
         except errors.Conflict:
             return
-
-    async def _known_version(self) -> str | None:
-        """Return the version of the kind that the cluster has, None where it has none."""
-        now = self._monotonic()
-        if self._discovered_at is None or now - self._discovered_at >= DISCOVERED_S:
-            self._version = await self._discover()
-            self._discovered_at = now
-        return self._version
-
-    async def _discover(self) -> str | None:
-        try:
-            group = await self._api.get(f"/apis/{GROUP}", _Group)
-            there = {one.version for one in group.versions}
-            for version in VERSIONS:
-                if version in there:
-                    found = await self._api.get(f"/apis/{GROUP}/{version}", _Resources)
-                    if any(one.name == PLURAL for one in found.resources):
-                        return version
-        except errors.NotFound:
-            pass
-        return None
 
 
 def name(job: str, number: int) -> str:

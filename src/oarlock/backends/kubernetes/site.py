@@ -23,6 +23,7 @@ pool = "research"
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Collection, Iterable
 from enum import StrEnum
 from pathlib import Path
@@ -47,6 +48,8 @@ HINT = "PreferNoSchedule"
 """The effect of taints that close no node."""
 EFFECTS = (*sorted(nodes.CLOSING), HINT)
 CORDON = "node.kubernetes.io/unschedulable"
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_SUBDOMAIN = re.compile(r"(?=.{1,253}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 
 
 class NodeClass(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -120,7 +123,8 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
     `env` are variables of the task's container, as if its image set them: the job's own win. `groups` are numbers of
     further groups of all processes, as the files of a volume may need. The planner knows `tolerate` (the taints that
-    pods tolerate, each a key or `KEY=VALUE`) and `node_labels` (those that a node must have).
+    pods tolerate, each a key or `KEY=VALUE`) and `node_labels` (those that a node must have). `device_claims` has, by
+    the name of a claim in the pod, the ResourceClaimTemplate from which the cluster makes it.
     """
 
     pools: tuple[str, ...] = ()  # leaves, which have jobs; empty: all
@@ -133,6 +137,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     groups: tuple[int, ...] = ()
     tolerate: tuple[str, ...] = ()
     node_labels: dict[str, str] = {}
+    device_claims: dict[str, str] = {}
 
     @property
     def planned(self) -> profiles.Profile:
@@ -160,6 +165,13 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
                     f"No task can tolerate the taint {taint!r}.",
                     path=f"{path}.tolerate",
                     hint="Give keys of taints, or KEY=VALUE. Cordoned and full nodes take no new tasks.",
+                )
+        for claim_name, template in self.device_claims.items():
+            if not _LABEL.fullmatch(claim_name) or not _SUBDOMAIN.fullmatch(template):
+                raise errors.InvalidInput(
+                    f"{claim_name!r} of {template!r} is not a claim of devices.",
+                    path=f"{path}.device_claims",
+                    hint='Write NAME = "TEMPLATE": small letters, digits and hyphens.',
                 )
         for number, volume in enumerate(self.volumes):
             at = f"{path}.volumes[{number}]"

@@ -1,12 +1,16 @@
 """Mode `steer`: the stock scheduler binds the pods of a gang, each to the node of the plan by a node affinity.
 
     mode `bind`, all claims are on every node    made with `schedulerName: oarlock`, and bound by us
-    else                                         made for the stock scheduler, which also chooses the volume of a claim
+    else, or the pods claim devices              made for the stock scheduler, which also chooses volumes and devices
 
 A volume of a class with `WaitForFirstConsumer` is made once a scheduler has placed its first pod: bound by us, that pod
 would wait for ever. A volume that some nodes alone can mount (a local disk, a disk of one zone) has been made for one
 node: bound by us to another one, its pod would wait, too, and the stock scheduler refuses at once. A claim that many
 nodes may write to (`ReadWriteMany`) counts as being on every node.
+
+A claim of devices (`resource.k8s.io`) belongs to one pod. The cluster makes it from a template that a profile names,
+and its scheduler alone allocates the devices. A cluster without the kind would leave the claim out of the pod without a
+word, and the task would start without its devices: such a launch fails.
 
 A gang that is not bound as a whole soon enough fails, with the scheduler's own reason, and its pods are removed. An
 annotation of each pod names its scheduler, for a server that finds the pods of another.
@@ -20,7 +24,7 @@ from collections.abc import Callable, Collection, Sequence
 import structlog
 
 from oarlock.backends import backends
-from oarlock.backends.kubernetes.apiserver import client, objects
+from oarlock.backends.kubernetes.apiserver import client, discovery, objects
 from oarlock.backends.kubernetes.pods import labels, ownpods, podstates, rendering
 from oarlock.backends.kubernetes.site import Site
 from oarlock.spec import attempts, errors
@@ -31,6 +35,9 @@ LOOK_S = 0.1
 KNOWN_S = 60.0
 """A claim that was on every node is not asked for again so soon."""
 EVERYWHERE = "ReadWriteMany"
+DEVICES, TEMPLATES = "resource.k8s.io", "resourceclaimtemplates"
+DEVICE_VERSIONS = ("v1", "v1beta2", "v1beta1", "v1alpha3")
+"""In older ones pods name the template in another field."""
 
 _log = structlog.get_logger(__name__)
 
@@ -74,6 +81,37 @@ class Claims:
         if everywhere:
             self._everywhere[name] = now + KNOWN_S
         return everywhere
+
+
+class DeviceClaims:
+    """The claims of devices that profiles give to pods. Belongs to one event loop."""
+
+    def __init__(self, api: client.Client, site: Site, *, monotonic: Callable[[], float]) -> None:
+        self._site = site
+        self._kind = discovery.Kind(api, DEVICES, TEMPLATES, DEVICE_VERSIONS, monotonic=monotonic)
+
+    def any(self, launches: Sequence[backends.TaskLaunch]) -> bool:
+        """Return whether a pod of these tasks claims devices."""
+        return any(rendering.device_claims(one, self._site) for one in launches)
+
+    async def require(self) -> None:
+        """Raise Unavailable where the cluster cannot allocate devices to claims."""
+        if await self._kind.version() is None:
+            raise errors.Unavailable(
+                f"a profile gives the pods device_claims, but the cluster has no {TEMPLATES}.{DEVICES}"
+                f" ({', '.join(DEVICE_VERSIONS)})",
+                hint="Update the cluster (Kubernetes 1.31 has it as an option), or change the profile.",
+            )
+
+    def check_returned(self, one: backends.TaskLaunch, pod: objects.Pod) -> None:
+        """Raise Unavailable where the API server left a claim out of the pod."""
+        given = {claim.name: claim.resource_claim_template_name for claim in pod.spec.resource_claims}
+        left_out = [name for name, of in rendering.device_claims(one, self._site).items() if given.get(name) != of]
+        if left_out:
+            raise errors.Unavailable(
+                f"the API server left the device claim {left_out[0]} out of the pod of {one.key}",
+                hint="Enable the feature DynamicResourceAllocation, or exclude the namespace from webhooks.",
+            )
 
 
 async def until_bound(

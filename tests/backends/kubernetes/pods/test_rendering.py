@@ -219,6 +219,29 @@ def test_the_pod_of_a_profile_with_constraints_on_nodes_is_the_golden_file() -> 
     assert [one["key"] for one in other["tolerations"]] == ["nvidia.com/gpu", "spot"]
 
 
+def test_a_profile_gives_each_pod_its_own_claims_of_devices() -> None:
+    """The cluster makes the claims from templates. The task alone uses them, and a later profile wins."""
+    profiles = {
+        "a": site.Profile(device_claims={"gpu": "any-gpu", "nic": "fast-nic"}),
+        "b": site.Profile(pools=("research",), device_claims={"gpu": "large-gpu"}),
+    }
+    told = msgspec.structs.replace(SITE, profiles=profiles)
+    pod = rendering.pod(launch(container=backends.Container(pool="research")), told, "s")
+    assert pod["spec"]["resourceClaims"] == [
+        {"name": "gpu", "resourceClaimTemplateName": "large-gpu"},
+        {"name": "nic", "resourceClaimTemplateName": "fast-nic"},
+    ]
+    of = {
+        one["name"]: one["resources"].get("claims") for one in pod["spec"]["initContainers"] + pod["spec"]["containers"]
+    }
+    assert of.pop(rendering.TASK) == [{"name": "gpu"}, {"name": "nic"}]
+    assert set(of.values()) == {None}
+    assert restricted.violations(pod) == []
+    other = rendering.pod(launch(container=backends.Container(pool="other")), told, "s")
+    assert other["spec"]["resourceClaims"][0]["resourceClaimTemplateName"] == "any-gpu"
+    assert "resourceClaims" not in rendering.pod(launch(), SITE, "s")["spec"]
+
+
 def test_a_profile_is_read_from_the_settings() -> None:
     text = """
     [profiles.research]
@@ -262,6 +285,14 @@ UNUSABLE = {
     ),
     "the server's taint": ({"a": site.Profile(tolerate=("oarlock.dev/pods",))}, "kubernetes.profiles.a.tolerate"),
     "a taint without a key": ({"a": site.Profile(tolerate=("=red",))}, "kubernetes.profiles.a.tolerate"),
+    "a claim without a template": (
+        {"a": site.Profile(device_claims={"gpu": ""})},
+        "kubernetes.profiles.a.device_claims",
+    ),
+    "a claim with a wrong name": (
+        {"a": site.Profile(device_claims={"A_B": "t"})},
+        "kubernetes.profiles.a.device_claims",
+    ),
     "two values of one label": (
         {
             "a": site.Profile(node_labels={"disk": "ssd"}),

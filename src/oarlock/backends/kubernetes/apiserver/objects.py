@@ -84,12 +84,20 @@ class Container(Part, frozen=True):
     restart_policy: str = ""  # `Always` makes an init container a native sidecar (1.28 and newer)
 
 
+class DeviceClaim(Part, frozen=True):
+    """A claim of devices in a pod, and the ResourceClaimTemplate from which the cluster makes it."""
+
+    name: str = ""
+    resource_claim_template_name: str = ""
+
+
 class PodSpec(Part, frozen=True):
     node_name: str = ""
     scheduler_name: str = ""
     containers: tuple[Container, ...] = ()
     init_containers: tuple[Container, ...] = ()
     overhead: dict[str, str] = {}
+    resource_claims: tuple[DeviceClaim, ...] = ()
 
 
 class Waiting(Part, frozen=True):

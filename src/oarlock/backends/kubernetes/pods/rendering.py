@@ -114,7 +114,7 @@ def pod(one: backends.TaskLaunch, site: Site, secret: str, *, steered: bool = Fa
     }
 
 
-def _added(profiles: Iterable[Profile], site: Site) -> Manifest:
+def _added(profiles: Sequence[Profile], site: Site) -> Manifest:
     """Return the settings of a pod that its profiles add."""
     found: Manifest = {}
     groups = sorted({group for one in profiles for group in one.groups})
@@ -123,6 +123,11 @@ def _added(profiles: Iterable[Profile], site: Site) -> Manifest:
     tolerated = sorted({taint for one in profiles for taint in one.tolerate}.difference(site.tolerate))
     labels = {label: value for one in profiles for label, value in sorted(one.node_labels.items())}
     found |= on_nodes(site, tolerated, labels)
+    claims = _device_claims(profiles)
+    if claims:
+        found["resourceClaims"] = [
+            {"name": name, "resourceClaimTemplateName": template} for name, template in sorted(claims.items())
+        ]
     for one in profiles:
         found |= {"runtimeClassName": one.runtime_class} if one.runtime_class else {}
         found |= {"priorityClassName": one.priority_class} if one.priority_class else {}
@@ -306,6 +311,7 @@ def _init(one: backends.TaskLaunch, site: Site) -> Manifest:
 
 
 def _task(one: backends.TaskLaunch, site: Site) -> Manifest:
+    claims = device_claims(one, site)
     return {
         "name": TASK,
         "image": image(one, site),
@@ -319,6 +325,7 @@ def _task(one: backends.TaskLaunch, site: Site) -> Manifest:
         "resources": {
             "requests": requests(one.holding.amount, site.gpu_resource),
             "limits": requests(_limit(one), site.gpu_resource),
+            **({"claims": [{"name": name} for name in sorted(claims)]} if claims else {}),
         },
         "securityContext": container_security(),
         "terminationMessagePath": TERMINATION_LOG,
@@ -333,6 +340,15 @@ def _task(one: backends.TaskLaunch, site: Site) -> Manifest:
 
 def _profiles(one: backends.TaskLaunch, site: Site) -> list[Profile]:
     return site.profiles_of(one.container.pool, one.container.owner)
+
+
+def device_claims(one: backends.TaskLaunch, site: Site) -> dict[str, str]:
+    """Return the claims of devices that profiles give to the pod: the template of each, by its name in the pod."""
+    return _device_claims(_profiles(one, site))
+
+
+def _device_claims(profiles: Iterable[Profile]) -> dict[str, str]:
+    return {name: template for one in profiles for name, template in one.device_claims.items()}
 
 
 def _variables(one: backends.TaskLaunch, site: Site) -> dict[str, str]:

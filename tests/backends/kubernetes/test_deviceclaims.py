@@ -1,0 +1,149 @@
+"""Claims of devices (DRA). The API server of the tests is too old for them, and drops them from pods.
+
+So the answers of a cluster that has them are pretended, and the refusals are those of a real API server.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import pytest
+from tests.backends import contract
+from tests.backends.kubernetes import conftest
+from tests.backends.kubernetes.test_backend import KubernetesRig, rig  # noqa: F401  (a fixture)
+from tests.backends.kubernetes.testcluster import apiserver, cluster, rights
+
+from oarlock.backends.kubernetes import backend, site, steering
+from oarlock.backends.kubernetes.apiserver import client, discovery, objects
+from oarlock.backends.kubernetes.pods import rendering
+from oarlock.spec import errors
+
+key = contract.key
+PROFILES = {"devices": site.Profile(device_claims={"gpu": "one-gpu"})}
+DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+DEFINED = f"{steering.TEMPLATES}.{steering.DEVICES}"
+
+
+class Answers:
+    """A client of a cluster with these versions of the group, the ones in `kinds` with the templates."""
+
+    def __init__(self, versions: Sequence[str], kinds: Sequence[str]) -> None:
+        self.asked = 0
+        self._of = {
+            f"/apis/{steering.DEVICES}": {"versions": [{"version": one} for one in versions]},
+            **{f"/apis/{steering.DEVICES}/{one}": {"resources": [{"name": "deviceclasses"}]} for one in versions},
+            **{f"/apis/{steering.DEVICES}/{one}": {"resources": [{"name": steering.TEMPLATES}]} for one in kinds},
+        }
+
+    async def get(self, path: str, kind: type[Any]) -> Any:
+        self.asked += 1
+        if path not in self._of or (path.endswith(steering.DEVICES) and not self._of[path]["versions"]):
+            raise errors.NotFound(path, hint="")
+        return msgspec.convert(self._of[path], kind)
+
+
+@pytest.mark.parametrize(
+    ("versions", "kinds", "found"),
+    [
+        (("v1", "v1beta1"), ("v1", "v1beta1"), "v1"),
+        (("v1beta1", "v1beta2"), ("v1beta1", "v1beta2"), "v1beta2"),
+        (("v1", "v1alpha3"), ("v1alpha3",), "v1alpha3"),
+        (("v1alpha2",), ("v1alpha2",), None),
+        ((), (), None),
+    ],
+)
+async def test_the_newest_known_version_with_the_templates_is_found(
+    versions: tuple[str, ...], kinds: tuple[str, ...], found: str | None
+) -> None:
+    """Pods of an older version name the template in another field. The answer is kept for a while, then asked anew."""
+    now = [0.0]
+    api = Answers(versions, kinds)
+    told: Any = api
+    kind = discovery.Kind(
+        told, steering.DEVICES, steering.TEMPLATES, steering.DEVICE_VERSIONS, monotonic=lambda: now[0]
+    )
+    assert await kind.version() == found
+    asked = api.asked
+    assert await kind.version() == found
+    assert api.asked == asked
+    now[0] += discovery.DISCOVERED_S
+    assert await kind.version() == found
+    assert api.asked == 2 * asked
+
+
+@apiserver.needed
+async def test_a_pod_as_a_cluster_with_device_claims_returns_it_is_accepted(rig: KubernetesRig) -> None:  # noqa: F811
+    told = msgspec.structs.replace(rig.cluster.site, profiles=PROFILES)
+    one = rig.launch_of(key(), cluster.Play())
+    manifest = rendering.pod(one, told, "s", steered=True)
+    nothing: Any = None
+    claims = steering.DeviceClaims(nothing, told, monotonic=lambda: 0.0)
+    claims.check_returned(one, msgspec.convert(manifest, objects.Pod))
+    manifest["spec"]["resourceClaims"][0]["resourceClaimTemplateName"] = "another"
+    with pytest.raises(errors.Unavailable, match="left the device claim gpu out"):
+        claims.check_returned(one, msgspec.convert(manifest, objects.Pod))
+
+
+def claiming(rig: KubernetesRig) -> None:  # noqa: F811  (the fixture)
+    """Let the backend give each pod a claim of devices."""
+    told = msgspec.structs.replace(rig.cluster.site, profiles=PROFILES)
+    api = client.Client(conftest.access(rig.server, rights.SERVER))
+    rig.backend = backend.KubernetesBackend(api, told, monotonic=time.monotonic)
+    rig.backend.open()
+    rig.opened.append(rig.backend)
+
+
+@apiserver.needed
+async def test_the_stock_scheduler_is_asked_for_the_pods(rig: KubernetesRig) -> None:  # noqa: F811
+    claiming(rig)
+    *_, pod = rig.opened[-1].manifests([rig.launch_of(key(), cluster.Play())])
+    assert pod["spec"]["schedulerName"] == "default-scheduler"
+    assert "nodeAffinity" in pod["spec"]["affinity"]
+
+
+@apiserver.needed
+async def test_a_cluster_without_the_kind_gets_no_pod_without_its_devices(rig: KubernetesRig) -> None:  # noqa: F811
+    claiming(rig)
+    with pytest.raises(errors.Unavailable, match=r"the cluster has no resourceclaimtemplates\.resource\.k8s\.io"):
+        await rig.backend.launch([rig.launch_of(key(), cluster.Play())])
+    assert not await rig.cluster.api.list(rig.cluster.path("pods"), objects.Bare)
+
+
+@apiserver.needed
+async def test_a_claim_that_the_api_server_drops_fails_the_launch(rig: KubernetesRig) -> None:  # noqa: F811
+    """The kind is there, as with a feature that is switched off: this API server knows no such field of pods."""
+    await define(rig)
+    try:
+        claiming(rig)
+        with pytest.raises(errors.Unavailable, match="the API server left the device claim gpu out of the pod"):
+            await rig.backend.launch([rig.launch_of(key(), cluster.Play())])
+    finally:
+        await rig.cluster.api.delete(f"{DEFINITIONS}/{DEFINED}")
+
+
+async def define(rig: KubernetesRig) -> None:  # noqa: F811  (the fixture)
+    body = {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": DEFINED, "annotations": {"api-approved.kubernetes.io": "https://example.com/a-test"}},
+        "spec": {
+            "group": steering.DEVICES,
+            "scope": "Namespaced",
+            "names": {"plural": steering.TEMPLATES, "singular": "template", "kind": "ResourceClaimTemplate"},
+            "versions": [
+                {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": {"type": "object"}}}
+            ],
+        },
+    }
+    await rig.cluster.api.create(DEFINITIONS, body, objects.Bare)
+
+    async def served() -> bool:
+        api = rig.cluster.api
+        kind = discovery.Kind(api, steering.DEVICES, steering.TEMPLATES, ("v1",), monotonic=lambda: 0.0)
+        return await kind.version() == "v1"
+
+    while not await served():
+        await rig.pass_time()
