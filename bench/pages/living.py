@@ -98,7 +98,8 @@ async def _together(server: servers.Server) -> list[table.Row]:
     resting_mb = processes.memory_mb(server.pid)
     async with contextlib.AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(_browser(server, number)) for number in range(USERS)]
-        paths = ("/jobs", "/", "/jobs/runs-0", "/cluster", "/jobs/runs-1")
+        first, second = await _ids(server)
+        paths = ("/jobs", "/", f"/jobs/{first}", "/cluster", f"/jobs/{second}")  # links name jobs by their ids
         played = [_Played(client, path) for client in clients for path in paths[: PAGES // USERS]]
         following = [asyncio.create_task(client.follow()) for client in played]
         await asyncio.gather(*(one.opened.wait() for one in played))
@@ -131,6 +132,12 @@ async def _together(server: servers.Server) -> list[table.Row]:
             f"median {table.median(late) if late else 0.0:.2g} s; the pages are played, without a browser's drawing",
         ),
     ]
+
+
+async def _ids(server: servers.Server) -> list[str]:
+    async with server.async_client() as client:
+        found = [await client.get(f"/jobs/runs-{number}") for number in range(2)]
+    return [one.raise_for_status().json()["id"] for one in found]
 
 
 class _Cost(NamedTuple):
@@ -228,7 +235,7 @@ class _Played:
             async for line in answer.aiter_lines():
                 name, _, value = line.partition(": ")
                 kind = value if name == "event" else kind
-                if name == "data":
+                if name == "data" and kind in ("open", "changed"):
                     self._hear(kind, json.loads(value))
 
     def _hear(self, kind: str, told: dict[str, Any]) -> None:

@@ -18,7 +18,7 @@ from starlette import responses, routing, types
 from oarlock.spec import errors
 from oarlock.web import routing as table
 from oarlock.web import settings
-from oarlock.web.access import cookies, origins, turns, visits
+from oarlock.web.access import admissions, cookies, origins, turns, visits
 from oarlock.web.pages import home, live
 from oarlock.web.pages.administration import login, server, sessions, users
 from oarlock.web.pages.cluster import cluster, pools, simulate, usage
@@ -81,6 +81,7 @@ class Pages:
         self._turns = turns.Turns()
         self._feeds = feeds.Feeds()
         self._updates = fragments.Updates()
+        self._admissions = admissions.Admissions()
 
     async def __call__(self, scope: types.Scope, receive: types.Receive, send: types.Send) -> None:
         if self._settings.of_api(scope):
@@ -106,7 +107,7 @@ class Pages:
             if page.stream or visit.method not in origins.SAFE:
                 origins.check_origin(headers)
             if not page.open:
-                await visit.admit()
+                await visit.admit(self._admissions)
                 visit.demand(page.right)
             if visit.fragment and page.live:
                 return await self._updates.find(visit, lambda: self._made(visit, page))

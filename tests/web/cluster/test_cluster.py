@@ -25,7 +25,7 @@ async def page(rig: browsers.WebRig, path: str, who: str = "ann") -> str:
 
 
 def titles(found: str, kind: str) -> list[str]:
-    return re.findall(rf'<rect class="{kind} [^>]*><title>([^<]*)</title>', found)
+    return re.findall(rf'<(?:rect|path) class="{kind} [^>]*><title>([^<]*)</title>', found)
 
 
 async def test_each_device_tells_its_holder_and_the_bars_tell_the_rest(
@@ -56,7 +56,7 @@ async def test_a_node_that_is_not_ready_says_why(rig: browsers.WebRig) -> None:
         lambda tx: tx.put_node(msgspec.structs.replace(tx.nodes()[0], ready=False, reason="no contact"))
     )
     found = await page(rig, "/cluster")
-    assert titles(found, "closed") == ["GPU 0: no contact", "GPU 1: no contact"]
+    assert titles(found, "closed") == ["GPU 0 to 1: no contact"]
     assert "no contact" in browsers.text(found)
 
 
@@ -150,3 +150,29 @@ def test_a_job_keeps_its_colour_and_a_phase_has_its_own() -> None:
     assert one.cells[0].colour == other.cells[1].colour
     phased = row(held("a", (0,), 10, None), by="phase", phases={("ann", "p", "a"): "PROCESSING"})
     assert phased.cells[0].colour == "blue"
+
+
+def test_devices_that_are_alike_are_one_element() -> None:
+    def cell(place: int, kind: str, title: str, colour: str = "open") -> clustermap.Box:
+        return clustermap.Box(clustermap.CELL * place, 0, clustermap.CELL - 2, 16, kind, colour, title)
+
+    cells = [
+        *(cell(place, "idle", f"GPU {place}: idle") for place in range(3)),
+        cell(3, "held", "GPU 3: a (ann, default)", "fill-1"),
+        cell(4, "held", "GPU 4: b: c (ann, default)", "fill-1"),
+        cell(5, "held", "GPU 5: b: c (ann, default)", "fill-1"),
+        clustermap.Box(84, 0, 6, 16, "held", "fill-1", "GPU 6: b: c (ann, default)"),
+        clustermap.Box(90, 0, 6, 16, "held", "fill-1", "GPU 6: b: c (ann, default)"),
+        cell(7, "idle", "GPU 7: idle"),
+    ]
+    found = list(clustermap.runs(cells))
+    assert [(one.kind, one.title) for one in found] == [
+        ("idle", "GPU 0 to 2: idle"),
+        ("held", "GPU 3: a (ann, default)"),
+        ("held", "GPU 4 to 5: b: c (ann, default)"),
+        ("held", "GPU 6: b: c (ann, default)"),
+        ("held", "GPU 6: b: c (ann, default)"),
+        ("idle", "GPU 7: idle"),
+    ]
+    assert found[0].path == "M0 0h12v16h-12zM14 0h12v16h-12zM28 0h12v16h-12z"
+    assert sum(one.path.count("M") for one in found) == len(cells), "each device is drawn"

@@ -20,7 +20,7 @@ from oarlock.client.asynchronous import clients
 from oarlock.scheduler.forecasting import forecasts
 from oarlock.spec import bodies, events, phases
 from oarlock.web import application, routing
-from oarlock.web.access import visits
+from oarlock.web.access import admissions, visits
 from oarlock.web.rendering import templating
 from oarlock.web.updates import feeds, fragments, topics
 
@@ -102,6 +102,8 @@ class Page:
     async def next(self, kind: str) -> feeds.News:
         """Return the next message, which is of this kind."""
         async for one in self._lines:
+            if one in ("event: beat", "data: {}"):
+                continue
             if one.startswith("event: "):
                 assert one == f"event: {kind}"
             if one.startswith("data: "):
@@ -389,7 +391,46 @@ async def test_administrators_share_lists_but_no_page_of_a_named_job(rig: browse
         for path in ("/jobs", "/jobs/same"):
             answers = [await one.get(path, headers=FRAGMENT | {"Oarlock-Seq": seq}) for one in (root, zoe)]
         assert (job.id in answers[0].text, job.id in answers[1].text) == (False, True)
-    assert made == ["root", "root", "zoe"]
+        assert made == ["root", "root", "zoe"]
+        same = [await one.get(f"/jobs/{job.id}", headers=FRAGMENT | {"Oarlock-Seq": seq}) for one in (root, zoe)]
+        assert same[0].text == same[1].text, "an id is of one job"
+    assert made == ["root", "root", "zoe", "root"]
+
+
+async def test_open_pages_that_ask_together_are_admitted_once(
+    rig: browsers.WebRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admissions, "KEPT_S", 240.0)
+    found: list[str] = []
+    server = clients.AsyncClient.server
+
+    async def counted(self: clients.AsyncClient) -> bodies.Server:
+        found.append("asked")
+        return await server(self)
+
+    monkeypatch.setattr(clients.AsyncClient, "server", counted)
+    await rig.submit("ann", name="mine")
+    seq = await rig.store.read(lambda view: view.last_seq())
+    told, later = (FRAGMENT | {"Oarlock-Seq": str(number)} for number in (seq, seq + 1))
+    async with rig.browser("ann") as ann, rig.browser("bob") as bob:
+        found.clear()
+        await asyncio.gather(*(ann.get(path, headers=told) for path in ("/", "/jobs", "/pools", "/jobs/mine")))
+        assert len(found) == 1
+        assert "mine" not in (await bob.get("/jobs", headers=told)).text
+        assert len(found) == 2, "another session"
+        for headers in (later, FRAGMENT, {}):
+            before = len(found)
+            await ann.get("/jobs", headers=headers)
+            assert len(found) == before + 1, "told of a later event, asked for another reason, opened by a person"
+
+
+async def test_an_admission_that_fails_is_not_shared(rig: browsers.WebRig) -> None:
+    async with rig.browser("ann") as ann:
+        async with rig.as_user("root") as http:
+            digest = authentication.digest(rig.tokens["ann"])
+            assert (await http.delete(f"/api/v1/users/ann/tokens/{digest}")).status_code == 204
+        answers = await asyncio.gather(*(ann.get("/jobs", headers=FRAGMENT | {"Oarlock-Seq": "0"}) for _ in range(4)))
+    assert [one.status_code for one in answers] == [401] * 4
 
 
 async def test_a_failing_update_is_not_shared(rig: browsers.WebRig) -> None:

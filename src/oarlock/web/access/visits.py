@@ -18,7 +18,7 @@ from oarlock.client import settings
 from oarlock.client.asynchronous import clients
 from oarlock.spec import bodies, errors
 from oarlock.spec.access import users
-from oarlock.web.access import cookies, transport, turns
+from oarlock.web.access import admissions, cookies, transport, turns
 from oarlock.web.updates import feeds
 
 T = TypeVar("T")
@@ -28,6 +28,8 @@ IN_PROCESS = "http://127.0.0.1"
 STREAM = "/live"
 """The path of the news for open pages. A browser opens it again and again: that is no use of the session."""
 UNASKED = b"oarlock-fragment"
+SEQ = "oarlock-seq"
+_DIGITS = 16
 _STRENGTH = {users.Right.VIEWER: 0, users.Right.USER: 1, users.Right.ADMIN: 2}
 
 
@@ -80,11 +82,20 @@ class Visit:
     def admitted(self) -> bool:
         return self._server is not None
 
-    async def admit(self) -> None:
-        """Find the user of the session. Raises Unauthenticated."""
+    async def admit(self, known: admissions.Admissions | None = None) -> None:
+        """Find the user of the session; open pages that ask together share `known`. Raises Unauthenticated."""
         if self.secret is None:
             raise errors.Unauthenticated("You are not logged in.", hint="Open a login link: oarlock ui")
-        self._server = await self.client.server()
+        if known is None or not self.fragment:
+            self._server = await self.client.server()
+        else:
+            self._server = await known.find(self.secret, self.told, self.client.server)
+
+    @property
+    def told(self) -> int | None:
+        """The last event that the open page was told of; None where it asks for another reason."""
+        told = self.headers.get(SEQ, "")
+        return int(told) if told.isascii() and told.isdigit() and len(told) < _DIGITS else None
 
     def may(self, right: users.Right) -> bool:
         return _STRENGTH[self.server.right] >= _STRENGTH[right]

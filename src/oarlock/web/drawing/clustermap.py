@@ -1,11 +1,12 @@
 """The map of the cluster as SVG: a row for each node, with a cell for each device and a Gantt chart beside it. Pure.
 
 A row has two drawings on one scale for all rows: the cells are the devices now, the bars are the jobs on them from the
-past, as recorded, to the forecast. All parts are rectangles with a class for their colour and a title in words.
+past, as recorded, to the forecast. All parts have a class for their colour and a title in words.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
@@ -35,14 +36,24 @@ class Box(msgspec.Struct, frozen=True):
     title: str
 
 
+class Run(msgspec.Struct, frozen=True):
+    """Neighbouring devices that are alike, as one path: a page with thousands of rectangles takes seconds to draw."""
+
+    kind: str
+    colour: str
+    title: str
+    path: str
+
+
 class Row(msgspec.Struct, frozen=True):
-    """A node: its state in words, its devices, and its past and future."""
+    """A node: its state in words, its devices in `runs`, and its past and future. `cells` has each device."""
 
     name: str
     ready: bool
     state: str
     used: str
     cells: tuple[Box, ...]
+    runs: tuple[Run, ...]
     cells_width: int
     bars: tuple[Box, ...]
     height: int
@@ -87,13 +98,14 @@ class Map:
         node = state.node
         count = max(1, len(node.devices))
         lanes = _Lanes(node, max(LEAST_HEIGHT, min(count, MOST_LANES) * LANE // (2 if count > 4 else 1)))
-        bars = tuple(self._bars(node, lanes))
+        bars, cells = tuple(self._bars(node, lanes)), tuple(self._cells(node))
         return Row(
             name=node.name,
             ready=node.ready,
             state=_state(node),
             used=_used(state),
-            cells=tuple(self._cells(node)),
+            cells=cells,
+            runs=tuple(runs(cells)),
             cells_width=CELL * count,
             bars=bars,
             height=lanes.height,
@@ -194,6 +206,20 @@ class _Lanes:
                 begin = place
             before = place
         yield begin * self._tall, (before - begin + 1) * self._tall
+
+
+def runs(cells: Iterable[Box]) -> Iterator[Run]:
+    """Yield the cells of a node, those together that are alike but for their device. Parts of a device stay apart."""
+
+    def alike(cell: Box) -> tuple[object, ...]:
+        return cell.kind, cell.colour, cell.title.partition(": ")[2], cell.width, cell.width < CELL - 2 and cell.x
+
+    for _, found in itertools.groupby(cells, alike):
+        boxes = list(found)
+        (first, said), last = boxes[0].title.split(": ", 1), boxes[-1].title.partition(": ")[0]
+        word = first if len(boxes) == 1 else f"{first} to {last.removeprefix('GPU ')}"
+        path = "".join(f"M{one.x:g} {one.y:g}h{one.width:g}v{one.height:g}h-{one.width:g}z" for one in boxes)
+        yield Run(boxes[0].kind, boxes[0].colour, f"{word}: {said}", path)
 
 
 def key(one: bodies.Tenant) -> forecasts.Key:

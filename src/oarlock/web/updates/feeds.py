@@ -18,9 +18,9 @@ from oarlock.client.asynchronous import clients
 from oarlock.spec import errors
 from oarlock.web.updates import topics
 
-WAIT_S = 0.5
+WAIT_S = 0.4
 """Seconds that the API waits for a line."""
-PAUSE_S = 0.4
+PAUSE_S = 0.5
 """Seconds from one message to the next. After both times together a reader has noticed that its session has ended."""
 
 

@@ -5,13 +5,15 @@ and the mark is a digest of the content, so it cannot be out of date. `Oarlock-S
 has; in a request it is the last one that the page was told of.
 
 Equal readers share an update. Pages of one user do, and pages of all administrators where the address
-names no job. An update is shared only with requests for events that it has: it was begun after they were committed.
+names no job, or names it by its id. An update is shared only with requests for events that it has: it was begun after
+they were committed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import re
 import time
 from collections.abc import Awaitable, Callable
 
@@ -22,10 +24,9 @@ from oarlock.spec.access import users
 from oarlock.web.access import visits
 from oarlock.web.rendering import compressing
 
-SEQ = "oarlock-seq"
 KEPT_S = 0.5
 """Seconds for which an update is shared: facts that no event tells, such as a job's progress, are at most so old."""
-_DIGITS = 16
+_ID = re.compile(r"j-[0-9a-z]{8,40}")
 
 Key = tuple[str, str]
 Making = Callable[[], Awaitable[tuple[responses.Response, bool]]]
@@ -41,7 +42,7 @@ class Update(msgspec.Struct, frozen=True):
 
     def answer(self, visit: visits.Visit) -> responses.Response:
         """Return the answer to one page, without a body if the page has this content."""
-        headers = {"etag": self.mark, SEQ: str(self.seq)}
+        headers = {"etag": self.mark, visits.SEQ: str(self.seq)}
         if visit.headers.get("if-none-match") == self.mark:
             return responses.Response(status_code=304, headers=headers)
         packed = compressing.taken(visit.headers.get("accept-encoding", ""))
@@ -67,7 +68,7 @@ class Updates:
         """Return the answer to an open page: a shared update, or a new one. `make` tells whether it may be shared."""
         key = _readers(visit), visit.address
         making = self._making.get(key)
-        wanted = _wanted(visit)
+        wanted = visit.told  # a page that asks for another reason gets an update of its own
         known = making is not None and wanted is not None and making.seq >= wanted
         if making is not None and known and time.monotonic() - making.began < KEPT_S:
             await asyncio.wait((making.update,))
@@ -101,15 +102,7 @@ def _update(content: bytes, seq: int) -> Update:
 
 
 def _readers(visit: visits.Visit) -> str:
-    """Return a name for all equal readers of this address. A job's name is another job's for another user."""
-    if visit.server.right is users.Right.ADMIN and not visit.parameters:
+    """Return a name for all equal readers of this address. A job's name means another job for another user."""
+    if visit.server.right is users.Right.ADMIN and all(_ID.fullmatch(one) for one in visit.parameters.values()):
         return "administrators"
     return f"user {visit.server.right} {visit.server.user}"
-
-
-def _wanted(visit: visits.Visit) -> int | None:
-    """Return the last event that the page was told of. A page that asks for another reason gets an update of its own:
-    nodes and pools change without an event.
-    """
-    told = visit.headers.get(SEQ, "")
-    return int(told) if told.isascii() and told.isdigit() and len(told) < _DIGITS else None
