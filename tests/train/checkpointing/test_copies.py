@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
@@ -66,3 +67,25 @@ def test_other_tensors_than_plain_ones_are_copied_too() -> None:
     for name, tensor in state.items():
         assert torch.equal(made[name], tensor)
         assert made[name].data_ptr() != tensor.data_ptr()
+
+
+def test_every_bit_is_copied_of_tensors_of_any_size() -> None:
+    kept = copies.Copies()
+    bits = torch.arange(-(2**31), 2**31, 5003, dtype=torch.int64).to(torch.int32)  # NaNs of all kinds among them
+    state = {"large": bits.view(torch.float32), "odd": torch.arange(3 << 20).to(torch.uint8)[:-1].clone()}
+    for _ in range(2):
+        made = kept.of(state)
+        assert torch.equal(made["large"].view(torch.int32), bits)
+        assert torch.equal(made["odd"], state["odd"])
+        bits.add_(1)
+    del kept
+    assert torch.equal(made["odd"], state["odd"]), "the memory lives as long as its tensor"
+
+
+def test_where_there_is_no_memory_the_caller_hears_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError("Cannot allocate memory")
+
+    monkeypatch.setattr(copies.mmap, "mmap", refuse)
+    with pytest.raises(MemoryError):
+        copies.Copies().of({"large": torch.zeros(1 << 20)})
