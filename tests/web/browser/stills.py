@@ -52,7 +52,18 @@ FULL = {
     "compare": "/compare?job=runs&job=fails&name=loss",
     "tokens": "/users?user=ann",
     "jobs-none": "/jobs?text=nothing+like+this",
+    "log-none": "/jobs/loads/log",
+    "metrics-none": "/jobs/loads/metrics",
 }
+ANSWERS: dict[str, tuple[str, dict[str, str], str]] = {
+    "revoke": ("/users?user=ann", {}, "button[value=revoke]"),
+    "sure-cancel": ("/jobs/runs", {}, "button:text-is('Cancel')"),
+    "sure-remove": ("/jobs/fails", {}, "button:text-is('Remove')"),
+    "refused-user": ("/users", {"input[name=user]": "Not a name"}, "button[value=add]"),
+    "refused-pool": ("/pools/edit?pool=default", {"input[name=limit]": "gpus=many"}, "button[value=preview]"),
+    "refused-file": ("/submit", {"#text": "command: python a.py\npriority: many"}, "button.primary"),
+}
+"""The pages that answer a form of the server with jobs: where it is, what is typed, and what is pressed."""
 
 
 PAGES = {"empty": EMPTY, "full": FULL}
@@ -108,11 +119,11 @@ async def _fill(rig: browsers.WebRig) -> None:
         await rig.end((await rig.launch(await rig.submit("bob", name=f"done-{number}"))).id)
     runs = await test_outlook.fill(rig, "runs", 1, "ann", timeout="1h", roles={"worker": {"gpus": 1}})
     await _told(rig, runs)
-    await rig.launch(await rig.submit("bob", name="loads"))
+    silent = await rig.launch(await rig.submit("bob", name="loads"))
     await rig.submit("ann", name="waits", roles={"worker": {"count": 2, "gpus": 1}})
     await rig.submit("bob", name="behind", timeout="30m", roles={"worker": {"gpus": 2}})
     rig.clock.now += 90
-    _measured(rig)
+    _measured(rig, silent)
 
 
 async def _failed(rig: browsers.WebRig) -> jobs.Job:
@@ -140,7 +151,8 @@ async def _told(rig: browsers.WebRig, job: jobs.Job) -> None:
     await rig.happen(job.id, events.TaskReported(key=key, phase="PROCESSING", progress=progress))
 
 
-def _measured(rig: browsers.WebRig) -> None:
+def _measured(rig: browsers.WebRig, silent: jobs.Job) -> None:
+    """Let all jobs but one have metrics."""
     names = ["loss", "train/accuracy", "train/rate"]
 
     async def series(job: str, wanted: list[str] | None = None, **asked: Any) -> list[storage.Series]:
@@ -153,11 +165,11 @@ def _measured(rig: browsers.WebRig) -> None:
                 count=100,
                 points=tuple(storage.Point(step, begin + step, 10.0 / step + place) for step in range(1, 101)),
             )
-            for place, one in enumerate(wanted or names)
+            for place, one in enumerate(wanted or await named(job))
         ]
 
     async def named(job: str) -> list[str]:
-        return names
+        return [] if job == silent.id else names
 
     rig.metrics.series = series  # type: ignore[method-assign]
     rig.metrics.names = named  # type: ignore[method-assign]

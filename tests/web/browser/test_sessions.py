@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 from tests.e2e import shell as shells
-from tests.web.browser import conftest
+from tests.web.browser import conftest, stills, test_stills
+
+if TYPE_CHECKING:
+    from playwright.async_api import Browser
 
 pytestmark = pytest.mark.browser
 
@@ -56,3 +61,35 @@ async def test_every_page_says_that_the_session_has_ended(browser: conftest.Watc
     assert asked == [], "no page asks again"
     for page in pages:
         assert "The session has ended" in await page.locator("#connection").inner_text()
+
+
+async def test_a_session_is_ended_and_a_token_is_made_and_revoked(chromium: Browser, tmp_path: Path) -> None:
+    async with stills.serving(tmp_path, full=False) as still, still.rig.browser("root") as other:
+        watched = await test_stills.opened(chromium, still)
+        page = await watched.page("/sessions")
+        assert (await other.get("/jobs")).status_code == 200
+        rows = page.locator("tbody tr")
+        assert await rows.count() == 2
+        await rows.filter(has_not_text="this one").get_by_role("button", name="End").click()
+        await rows.nth(1).wait_for(state="detached")
+        assert (await other.get("/jobs")).headers["location"] == "/login?next=%2Fjobs"
+
+        await page.goto(still.url + "/users?user=ann")
+        await page.fill("input[name=note]", "of the laptop")
+        await page.click("button[value=token]")
+        token = await page.locator("[data-copy]").inner_text()
+        async with httpx.AsyncClient(base_url=still.url, headers={"Authorization": f"Bearer {token}"}) as program:
+            assert (await program.get("/api/v1/jobs")).status_code == 200
+            await page.locator("tr:has-text('of the laptop') button[value=revoke]").click()
+            await page.wait_for_selector("h1:text-is('Revoke a token of ann?')")
+            assert (await program.get("/api/v1/jobs")).status_code == 200, "it is asked first"
+            await page.click("button.danger")
+            await page.wait_for_selector("h2:text-is('Tokens of ann')")
+            assert not await page.locator("tr:has-text('of the laptop')").count()
+            assert (await program.get("/api/v1/jobs")).status_code == 401
+
+        await page.goto(still.url + "/sessions")
+        await rows.filter(has_text="this one").get_by_role("button", name="End").click()
+        await page.wait_for_selector("h1:text-is('Log in')")
+        await watched.context.close()
+        assert watched.faults == []

@@ -67,6 +67,41 @@ async def test_a_page_keeps_nobody_out_and_a_screen_reader_is_told_the_same_as_b
     compare(GOLDEN / f"{state}-{name}.txt", told)
 
 
+@pytest.mark.parametrize("name", stills.ANSWERS)
+async def test_the_answer_to_a_form_keeps_nobody_out_either(
+    chromium: Browser, still: dict[str, stills.Still], name: str
+) -> None:
+    path, typed, pressed = stills.ANSWERS[name]
+    watched = await opened(chromium, still["full"])
+    page = await watched.page(path)
+    for field, text in typed.items():
+        await page.locator(field).first.fill(text)
+    async with page.expect_navigation():
+        await page.locator(pressed).first.click()
+    await complete(page)
+    told = await page.locator("main").aria_snapshot()
+    found = await violations(page)
+    await watched.context.close()
+    assert not found, json.dumps(found, indent=1)
+    assert watched.faults == []
+    compare(GOLDEN / f"answer-{name}.txt", told)
+
+
+async def test_a_form_of_an_ended_session_is_kept(chromium: Browser, still: dict[str, stills.Still]) -> None:
+    watched = await opened(chromium, still["full"])
+    page = await watched.page("/users")
+    await page.fill("input[name=user]", "typed-before")
+    await watched.context.clear_cookies()
+    async with page.expect_navigation():
+        await page.click("button[value=add]")
+    assert await page.locator("main textarea[name=user]").input_value() == "typed-before"
+    found = await violations(page)
+    told = await page.locator("main").aria_snapshot()
+    await watched.context.close()
+    assert not found, json.dumps(found, indent=1)
+    compare(GOLDEN / "answer-ended.txt", told)
+
+
 async def violations(page: Page) -> dict[str, list[Any]]:
     """Return what axe finds in both themes and two widths, and a page that scrolls sideways."""
     from axe_playwright_python import base
