@@ -5,12 +5,17 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+from tests.api import rig as rigs
 from tests.e2e import shell as shells
-from tests.web.browser import conftest
+from tests.web.browser import conftest, stills, test_stills
 
 from oarlock.client import places
+
+if TYPE_CHECKING:
+    from playwright.async_api import Browser
 
 pytestmark = pytest.mark.browser
 
@@ -59,6 +64,67 @@ async def test_a_log_is_followed_until_the_reader_scrolls(shell: shells.Shell, b
     seen = [one for one in await page.evaluate(SEEN) if one.startswith("line")]
     stored = [one for one in shell.do("logs", job).stdout.splitlines() if one.startswith("line")]
     assert seen == stored, "no line is lost or doubled"
+
+
+async def test_the_first_line_takes_the_place_of_the_note_that_there_is_none(
+    shell: shells.Shell, browser: conftest.Watched, tmp_path: Path
+) -> None:
+    shell.write("grow.py", GROWING.replace("not number or ", ""))
+    job = shell.do("run", "--detach", "--", "python", "grow.py", str(tmp_path)).stdout.strip()
+    page = await browser.page(f"/jobs/{job}/log")
+    await page.wait_for_selector("p.empty:has-text('will appear here')")
+    (tmp_path / "go-0").touch()
+    await page.wait_for_selector("#lines li:has-text('line 999')")
+    assert not await page.locator("p.empty").is_visible()
+    shell.do("cancel", job)
+
+
+TOLD = """[...document.querySelectorAll('#lines li:not(.open)')].reduce(
+    (sum, one) => sum + Number((one.querySelector('b')?.textContent ?? '×1').slice(1)), 0)"""
+FOLDED = """[...document.querySelectorAll('#lines li:not(.open)')].map(
+    (one) => [one.querySelector('code').textContent, one.querySelector('b')?.title ?? '']
+)"""
+
+
+async def test_equal_lines_of_ranks_are_one_row_although_they_come_one_after_the_other(
+    chromium: Browser, tmp_path: Path
+) -> None:
+    async with stills.serving(tmp_path, full=False) as still:
+        rig = still.rig
+        job = await rig.launch(await rig.submit("root", name="alike", roles={"worker": {"count": 3}}))
+        watched = await test_stills.opened(chromium, still)
+        page, apart = await watched.page("/jobs/alike/log"), await watched.page("/jobs/alike/log?apart=yes")
+        sizes, said = [0, 0, 0], 0
+
+        async def say(rank: int, *lines: str, late_s: float = 0.0) -> None:
+            """Let a rank print, and wait until both pages have its lines."""
+            nonlocal said
+            data = "".join(f"{one}\n" for one in lines).encode()
+            key = rigs.key_of(job, index=rank)
+            await rig.logs.append(key, "stdout.0", sizes[rank], data, at=rig.clock.now + late_s)
+            sizes[rank] += len(data)
+            said += len(lines)
+            for one in (page, apart):
+                await conftest.until(one, f"{TOLD} === {said}")
+
+        red = "\033[31mloss\033[0m 0.5"
+        await say(0, "step 0", red)
+        await say(1, "step 0", red, "step 1")
+        await say(2, "step 0", red, "step 1", "only here", "step 2")
+        await say(0, "step 1", "step 2", "loss 0.5")  # without the colour it is another line
+        await say(1, "step 2", late_s=60)
+        assert await page.evaluate(FOLDED) == [
+            ["step 0", "worker-0 to 2"],
+            ["loss 0.5", "worker-0 to 2"],
+            ["step 1", "worker-0 to 2"],
+            ["only here", ""],
+            ["step 2", "worker-0, worker-2"],
+            ["loss 0.5", ""],
+            ["step 2", ""],
+        ]
+        assert await apart.locator("#lines li").count() == said
+        await watched.context.close()
+        assert watched.faults == []
 
 
 async def test_a_long_log_is_searched_and_read_from_any_line(shell: shells.Shell, browser: conftest.Watched) -> None:

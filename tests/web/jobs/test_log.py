@@ -94,6 +94,29 @@ def test_lines_that_are_far_from_each_other_do_not_fold() -> None:
     assert len(folding.rows([line("0 a"), *between, line("1 a")])) == 2 + len(between)
 
 
+def test_a_line_without_an_end_is_a_row_of_its_own_which_comes_again() -> None:
+    several = [line("0 a", partial=True), line("1 a"), line("2 a", partial=True)]
+    found = folding.rows(several, unended=[0, 2])
+    assert [(row.line.task, row.open, row.others) for row in found] == [
+        ("worker-0", True, []),
+        ("worker-1", False, []),
+        ("worker-2", True, []),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("tasks", "told"),
+    [
+        (["worker-0", "worker-1"], "worker-0 to 1"),
+        (["worker-10", "worker-2", "worker-9"], "worker-2, worker-9 to 10"),
+        (["worker-0", "chief-0", "worker-1"], "worker-0 to 1, chief-0"),
+        ([f"worker-{number}" for number in range(512)], "worker-0 to 511"),
+    ],
+)
+def test_the_tasks_of_a_row_are_told_in_few_words(tasks: list[str], told: str) -> None:
+    assert folding.named(tasks) == told
+
+
 def test_a_line_that_is_redrawn_for_long_is_one_row() -> None:
     pieces = [line("0 \r 10%", partial=True), line("0 \r 20%", partial=True, offset=9), line("0 \r 30%", offset=18)]
     assert [row.line.text for row in folding.rows(pieces)] == ["\r 30%"]

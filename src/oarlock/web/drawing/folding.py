@@ -2,10 +2,12 @@
 
 Ranks of a gang print much the same at much the same time. A line joins an earlier row with the same text, if that row
 is near, has no line of its rank yet, and follows the row of its rank's line before. Each rank's lines keep their order.
+A page that follows the log joins the rows of two answers by the same rules (`log.js`).
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Sequence
 
 import msgspec
@@ -37,6 +39,20 @@ def address(line: storage.Line) -> str:
     return f"{line.task}:{line.attempt}:{line.incarnation}:{line.stream}:{line.offset}"
 
 
+def named(tasks: Sequence[str]) -> str:
+    """Return the tasks of a row with one word for neighbours: `worker-0 to 7, worker-9`."""
+    indexes: dict[str, list[int]] = {}
+    for task in tasks:
+        role, _, index = task.rpartition("-")
+        indexes.setdefault(role, []).append(int(index))
+    parts: list[str] = []
+    for role, several in indexes.items():
+        for _, run in itertools.groupby(enumerate(sorted(several)), lambda one: one[1] - one[0]):
+            first, *_, last = [index for _, index in run] * 2
+            parts.append(f"{role}-{first}" if first == last else f"{role}-{first} to {last}")
+    return ", ".join(parts)
+
+
 def rows(lines: Sequence[storage.Line], unended: Collection[int] = (), *, fold: bool = True) -> list[Row]:
     found: list[Row] = []
     last: dict[_Stream, int] = {}  # the row of the stream's last line
@@ -52,7 +68,8 @@ def rows(lines: Sequence[storage.Line], unended: Collection[int] = (), *, fold: 
         if place is None:
             place = len(found)
             found.append(row)
-            texts.setdefault(key, []).append(place)
+            if not line.partial:  # a line without an end comes again, and its row goes
+                texts.setdefault(key, []).append(place)
         else:
             found[place].others.append(line.task)
             found[place].addresses.add(row.address)

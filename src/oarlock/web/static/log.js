@@ -29,6 +29,7 @@
     bar.hidden = !text;
     if (bar.textContent !== text) bar.textContent = text;
   };
+  const fill = () => document.querySelector("#content > .empty")?.remove();
   const atEnd = () => box.scrollHeight - box.scrollTop - box.clientHeight < 40;
   const toEnd = () => {
     box.scrollTop = box.scrollHeight;
@@ -58,9 +59,63 @@
     return new DOMParser().parseFromString(await answer.text(), "text/html").getElementById("lines");
   };
 
+  // A line of one rank joins the equal row of others that came with an earlier answer, by the rules of the server's folding:
+  // the row is near, has no line of this rank, and follows the row of this rank's line before.
+  const NEAR_ROWS = 64;
+  const NEAR_MS = 5000;
+  const apart = /[?&]apart=/.test(box.dataset.path);
+  const facts = (row, place) => {
+    const [task, attempt, , stream] = row.id.split(":");
+    const told = row.querySelector("b")?.title || task;
+    const tasks = told.split(", ").flatMap((part) => {
+      const [, role, first, last = first] = /^(.+)-(\d+)(?: to (\d+))?$/.exec(part);
+      return Array.from({ length: last - first + 1 }, (_, at) => `${role}-${Number(first) + at}`);
+    });
+    const text = row.querySelector("code");
+    const whole = !row.classList.contains("part") && text.textContent.trim() !== "";
+    const of = `:${attempt}:${stream}`;
+    return { row, place, whole, of, tasks: new Set(tasks), key: of + text.innerHTML, at: Date.parse(row.querySelector("time").dateTime) };
+  };
+  const named = (tasks) => {
+    const split = [...tasks].map((one) => [one.slice(0, one.lastIndexOf("-")), Number(one.slice(one.lastIndexOf("-") + 1))]);
+    const runs = [];
+    for (const [role, index] of split.sort((one, two) => (one[0] < two[0] ? -1 : one[0] > two[0] ? 1 : one[1] - two[1]))) {
+      const run = runs.at(-1);
+      if (run && run.role === role && run.last === index - 1) run.last = index;
+      else runs.push({ role, first: index, last: index });
+    }
+    return runs.map(({ role, first, last }) => `${role}-${first}${last > first ? ` to ${last}` : ""}`).join(", ");
+  };
+  const join = (page) => {
+    if (apart) return;
+    const known = [...rows.children].slice(-NEAR_ROWS).map(facts);
+    const last = new Map(); // the place of the row with the last line of a task's stream
+    const note = ({ tasks, of, place }) => tasks.forEach((task) => last.set(task + of, place));
+    known.forEach(note);
+    let end = known.length;
+    for (const row of [...page.children]) {
+      if (end >= known.length + NEAR_ROWS) return;
+      const one = facts(row, end);
+      const fits = ({ place, whole, key, at, tasks }) =>
+        whole && key === one.key && place >= end - NEAR_ROWS && one.at - at <= NEAR_MS
+        && [...one.tasks].every((task) => !tasks.has(task) && (last.get(task + one.of) ?? -1) < place);
+      const found = one.whole && known.find(fits);
+      if (found) {
+        one.tasks.forEach((task) => found.tasks.add(task));
+        const count = found.row.querySelector("b") || document.createElement("b");
+        Object.assign(count, { title: named(found.tasks), textContent: `×${found.tasks.size}` });
+        found.row.querySelector("code").before(count);
+        row.remove();
+        one.place = found.place;
+      } else end += 1;
+      note(one);
+    }
+  };
+
   // Lines without an end come again, with more text or with their end.
   const append = (page) => {
     for (const open of rows.querySelectorAll(".open")) open.remove();
+    join(page);
     const parts = new Map(); // the last row of each stream that goes on
     const note = (row) => (row.classList.contains("part") ? parts.set(stream(row), row) : parts.delete(stream(row)));
     for (const row of rows.children) note(row);
@@ -73,6 +128,7 @@
     }
     const mark = added.firstElementChild;
     rows.append(added);
+    if (mark) fill();
     cut.after = page.dataset.after;
     later = Number(page.dataset.later);
     if (rows.childElementCount <= MOST) return;
@@ -99,6 +155,7 @@
 
   const replace = (page) => {
     rows.replaceChildren(...page.children);
+    if (rows.childElementCount) fill();
     cut = { before: page.dataset.before, after: page.dataset.after };
     earlier = Number(page.dataset.earlier);
     later = Number(page.dataset.later);

@@ -158,7 +158,7 @@ def _row(row: folding.Row, chosen: dict[str, Any], line: str, most: int) -> dict
         "line": row.line,
         "classes": " ".join(word for word, holds in words.items() if holds),
         "count": 1 + len(row.others),
-        "others": ", ".join([row.line.task, *row.others[:63]]),
+        "tasks": folding.named([row.line.task, *row.others]) if row.others else "",
         "runs": [part for run in runs for part in _marked(run, plain, exact=bool(chosen["exact"]))],
     }
 
