@@ -73,12 +73,16 @@ pools = ["red"]
 tolerate = ["team=red"]
 node_labels = { disk = "ssd" }
 
+[kubernetes.profiles.data]
+volumes = [{ claim = "data", mount = "/data" }]
+
 [kubernetes.profiles.proxy]
 env = { PROXY = "p" }
 """
     found = told(home, CLUSTER + text)
+    data = profiles.Profile(claims=("data",))
     red = profiles.Profile(pools=("red",), tolerate=("team=red",), node_labels={"disk": "ssd"})
-    assert found.rules.profiles == (red,)
+    assert found.rules.profiles == (data, red)
     model = found.rules.node_classes[0].model
     assert model.labels == {"disk": "ssd"}
     assert [(str(taint), taint.tolerable) for taint in model.taints] == [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 
+import msgspec
 import pytest
 from tests.controllers.plant import Phase, Plant, Server, machine
 
@@ -256,6 +257,15 @@ async def test_the_first_job_does_not_wait_long_for_the_first_node(plant: Plant)
     await plant.server.scheduling.tick()
     assert (await plant.job(job_id)).refusal.code is refusals.Code.NO_NODES
     await plant.until_phase(job_id, Phase.PROCESSING, within_s=2.0)
+
+
+async def test_a_job_goes_where_its_volume_is() -> None:
+    lacks = msgspec.structs.replace(machine("n0"), lacks=("disk",))
+    plant = Plant(machines=[lacks, machine("n1")])
+    job_id = await plant.submit("{volumes: [{claim: disk, mount: /d}], roles: {worker: {count: 1, cpus: 1}}}")
+    await plant.until_phase(job_id, Phase.PROCESSING, within_s=20.0)
+    held = await plant.store.read(lambda view: view.holdings(job_id))
+    assert [one.node for one in held] == ["n1"]
 
 
 async def test_a_lost_node_keeps_its_holdings_until_it_is_declared_gone() -> None:

@@ -22,6 +22,7 @@ CONSTRAINTS = [
     nodes.Constraints(labels=(("disk", "ssd"),)),
     nodes.Constraints(tolerates=("other", "team=b"), labels=(("disk", "hdd"),)),
 ]
+MOUNTS = nodes.Constraints(claims=("data", "scratch"))
 
 
 @st.composite
@@ -45,6 +46,7 @@ def machines(draw: st.DrawFn, name: str) -> nodes.Node:
         taken=draw(st.sampled_from([holdings.Resources()] * 3 + [holdings.Resources(500, GIB, 0)] + OTHERS)),
         taints=draw(st.sampled_from([()] * 12 + [(CORDON,), (HINT,), *CLOSED])),
         labels=draw(st.sampled_from([{}, {}, {"disk": "ssd"}, {"disk": "hdd"}])),
+        lacks=draw(st.sampled_from([(), (), ("data",), ("other",)])),
     )
 
 
@@ -75,7 +77,7 @@ def asks(draw: st.DrawFn, role: str = "worker", most: int = 6) -> plans.Ask:
 def gangs(draw: st.DrawFn, *, roles: int = 1, job: str = "gang") -> plans.Gang:
     names = ("worker", "ps", "evaluator")[:roles]
     same = draw(st.sampled_from([None] * 4 + list(jobfile.Domain)))
-    held = draw(st.sampled_from([None] * 4 + CONSTRAINTS))
+    held = draw(st.sampled_from([None] * 4 + [*CONSTRAINTS, MOUNTS]))
     return plans.Gang(
         job=job,
         name=job,

@@ -171,13 +171,13 @@ class Cluster:
 
 
 def allows(node: nodes.Node, gang: plans.Gang) -> bool:
-    """Return whether the gang tolerates each taint that closes the node, and the node has each label it needs."""
+    """Return whether the gang tolerates each taint that closes the node, which has its labels and mounts its claims."""
     held = gang.asks[0].constraints or nodes.Constraints()
     return all(
         taint.effect == "PreferNoSchedule"
         or (taint.tolerable and bool({taint.key, f"{taint.key}={taint.value}"} & {*held.tolerates}))
         for taint in node.taints
-    ) and {*held.labels} <= {*node.labels.items()}
+    ) and ({*held.labels} <= {*node.labels.items()} and not {*held.claims} & {*node.lacks})
 
 
 def domain(node: nodes.Node, level: jobfile.Domain) -> str | None:

@@ -271,3 +271,23 @@ def test_a_gang_leaves_the_nodes_that_others_may_use_to_them() -> None:
     (launch,) = planning.plan(of, 0.0).launches
     assert [claim.node for claim in launch.holdings] == ["free"]
     assert gang.constraints == nodes.Constraints(tolerates=("team",))
+
+
+def test_a_gang_goes_where_its_volume_can_be_mounted() -> None:
+    """Else the plan is the same each time, and each launch of it fails."""
+    gang, snapshot = held_to("web")
+    asks = tuple(
+        msgspec.structs.replace(ask, constraints=nodes.Constraints(claims=("data", "disk"))) for ask in gang.asks
+    )
+    mounts = msgspec.structs.replace(gang, asks=asks)
+    there = [
+        nodes.Node(name=name, capacity=holdings.Resources(4000), lacks=lacks)
+        for name, lacks in (("a", ("disk",)), ("b", ()), ("c", ("data", "other")))
+    ]
+    of = msgspec.structs.replace(snapshot, nodes=tuple(there), waiting=(mounts,))
+    (launch,) = planning.plan(of, 0.0).launches
+    assert [claim.node for claim in launch.holdings] == ["b"]
+    without = msgspec.structs.replace(of, nodes=(there[0], there[2]))
+    message = planning.plan(without, 0.0).refusals["j"].message
+    assert "a (the volume of claim disk cannot be mounted there)" in message
+    assert "c (the volume of claim data cannot be mounted there)" in message

@@ -28,12 +28,13 @@ def gang(job: jobs.Job, names: privacy.Names = privacy.PUBLIC, of: Profiles = ()
 
     `names` gives the name that all users may read. The profiles in `of` tell the constraints on its nodes.
     """
+    mounted = [volume.claim for volume in job.spec.volumes]
     return plans.Gang(
         job=job.id,
         name=names.of(job),
         pool=job.pool,
         owner=job.owner,
-        asks=tuple(asks(job.spec, profiles.constraints(of, job.pool, job.owner))),
+        asks=tuple(asks(job.spec, profiles.constraints(of, job.pool, job.owner, mounted))),
         submitted_at=job.created_at,
         priority=job.spec.priority,
         preemptible=job.spec.preemptible,
@@ -58,7 +59,7 @@ def gang(job: jobs.Job, names: privacy.Names = privacy.PUBLIC, of: Profiles = ()
 
 def in_pool(one: plans.Gang, pool: str, of: Profiles) -> plans.Gang:
     """Return the gang as it would be in another pool, whose profiles may be others."""
-    held = profiles.constraints(of, pool, one.owner)
+    held = profiles.constraints(of, pool, one.owner, one.constraints.claims if one.constraints is not None else ())
     moved = tuple(msgspec.structs.replace(ask, constraints=held) for ask in one.asks)
     return msgspec.structs.replace(one, pool=pool, asks=moved)
 

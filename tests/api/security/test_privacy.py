@@ -19,6 +19,7 @@ from oarlock.api import application
 from oarlock.scheduler import gangs
 from oarlock.spec import attempts, events, holdings, jobs, refusals
 from oarlock.spec.access import privacy, users
+from oarlock.spec.cluster import nodes
 
 MARK = "xmarkerx"
 NAME = "digits-of-ann"
@@ -146,3 +147,12 @@ async def test_a_name_that_is_hidden_is_the_same_for_the_same_name_and_opens_not
     assert called != privacy.Names(True, b"other").of(first)
     async with rig.as_user("bob") as http:
         assert (await http.get(f"/api/v1/jobs/{called}")).status_code == 404
+
+
+async def test_the_nodes_do_not_tell_the_claims_of_others(rig: rigs.Rig) -> None:
+    node = nodes.Node(name="n9", capacity=holdings.Resources(1000), lacks=("secret-claim",))
+    await rig.store.write(lambda tx: tx.put_node(node))
+    async with rig.as_user("bob") as http:
+        told = await http.get("/api/v1/nodes")
+    assert "n9" in told.text
+    assert "secret-claim" not in told.text

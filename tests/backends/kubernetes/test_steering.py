@@ -215,6 +215,12 @@ async def test_a_volume_of_one_node_is_mounted_there_alone(
     monkeypatch.setattr(steering, "BOUND_S", 3.0)
     await disk(binding, "disk", "n1")
     volumes = (jobfile.Volume(claim="disk", mount="/disk"),)
+    deadline = time.monotonic() + binding.PATIENCE_S
+    while {node.name: node.lacks for node in await binding.backend.nodes() if node.lacks} != {
+        binding.cluster.node("n2"): ("disk",)
+    }:
+        assert time.monotonic() < deadline, "the plan knows of the volume"
+        await asyncio.sleep(0.05)
     with pytest.raises(errors.Unavailable, match="volume node affinity conflict"):
         await binding.backend.launch([binding.launch_of(key(), cluster.Play(), node="n2", volumes=volumes)])
     await binding.nothing_is_left()
@@ -245,7 +251,9 @@ async def disk(rig: SteeredRig, claim: str, node: str) -> None:
             "uid": uid,
         },
     }
-    await api.create("/api/v1/persistentvolumes", {"metadata": {"name": volume}, "spec": spec}, objects.Bare)
+    volumes = "/api/v1/persistentvolumes"
+    await api.create(volumes, {"metadata": {"name": volume}, "spec": spec}, objects.Bare)
+    await api.patch(f"{volumes}/{volume}/status", {"status": {"phase": "Bound"}}, objects.Bare)  # else by a controller
     done = {"pv.kubernetes.io/bind-completed": "yes", "pv.kubernetes.io/bound-by-controller": "yes"}
     await api.patch(path, {"metadata": {"annotations": done}}, objects.Bare)
 

@@ -46,7 +46,8 @@ def _state(node: nodes.Node, held: list[holdings.Holding], tenants: dict[str, bo
         for job_id, theirs in by_job.items()
         if job_id in tenants
     ]
-    return bodies.NodeState(node, total(held), tuple(shown), tuple(holders))
+    bare = msgspec.structs.replace(node, lacks=()) if node.lacks else node  # claims of others
+    return bodies.NodeState(bare, total(held), tuple(shown), tuple(holders))
 
 
 def _row(tenant: bodies.Tenant, job: jobs.Job, held: list[holdings.Holding]) -> bodies.QueueRow:

@@ -21,7 +21,16 @@ import msgspec
 import structlog
 
 from oarlock.backends import backends
-from oarlock.backends.kubernetes import clusterstate, noderequests, places, projecting, reaching, steering, tensorboards
+from oarlock.backends.kubernetes import (
+    clusterstate,
+    noderequests,
+    places,
+    projecting,
+    reaching,
+    steering,
+    tensorboards,
+    volumes,
+)
 from oarlock.backends.kubernetes.apiserver import answers, client, credentials, objects
 from oarlock.backends.kubernetes.pods import commands, labels, ownpods, podstates, rendering
 from oarlock.backends.kubernetes.site import Mode, Site
@@ -84,6 +93,7 @@ class KubernetesBackend:
         self._own = ownpods.OwnPods(
             api, self._path("pods"), site, monotonic=monotonic, changed=self._changed.set, missing=self._missing
         )
+        self._volumes = volumes.Volumes(api, site, monotonic=monotonic, changed=self._cluster_changed)
         self._places = places.Places(self._state, self._own, monotonic=monotonic)
         self._claims = steering.Claims(api, site, monotonic=monotonic)
         self._devices = steering.DeviceClaims(api, site, monotonic=monotonic)
@@ -95,7 +105,7 @@ class KubernetesBackend:
 
     def open(self) -> None:
         """Begin to follow the cluster."""
-        self._running = [asyncio.create_task(self._state.run()), asyncio.create_task(self._own.run())]
+        self._running = [asyncio.create_task(one.run()) for one in (self._state, self._own, self._volumes)]
 
     def capabilities(self) -> dict[str, str]:
         """Return facts about this cluster for `GET /api/v1/server`."""
@@ -134,7 +144,10 @@ class KubernetesBackend:
     async def nodes(self) -> list[machines.Node]:
         await self._synced()
         self._nodes_changed = False
-        return [self._places.closed(node) for node in self._state.nodes()]
+        labels = self._state.labels
+        return [
+            self._volumes.marked(self._places.closed(node), labels.get(node.name, {})) for node in self._state.nodes()
+        ]
 
     def nodes_changed(self) -> bool:
         return self._nodes_changed
@@ -232,7 +245,8 @@ class KubernetesBackend:
         claiming = self._devices.any(new)
         if claiming:
             await self._devices.require()
-        steered = bool(await self._claims.local(new)) or claiming or self._site.mode is Mode.STEER
+        local = await self._claims.local(new)
+        steered = bool(local) or claiming or self._site.mode is Mode.STEER
         manifests = rendering.gang(new, self._site, steered=steered)
         nodes = {one.key: one.holding.node for one in wanted}
         try:
@@ -246,7 +260,9 @@ class KubernetesBackend:
                 (theirs if podstates.is_steered(made[one.key].metadata) else ours).append(one)
             await self._all(self._bind(one, made[one.key], still) for one in ours)
             await steering.until_bound(self._api, self._site, self._own, theirs, until, self._monotonic)
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, steering.Unbound):
+                self._volumes.bar(local, {nodes[key] for key in error.keys}, self._state.labels)
             self._places.leave(nodes)
             self._nodes_changed = True  # the next plan must know of a node without places
             raise

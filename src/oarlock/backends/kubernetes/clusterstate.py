@@ -55,9 +55,16 @@ class ClusterState:
         self._sums: dict[str, holdings.Resources] | None = None
         self._counts: dict[str, int] = {}  # by node: pods of others, as of the sums
         self._most_pods: dict[str, int] = {}
+        self.labels: dict[str, dict[str, str]] = {}  # by node: all of them
         self._named: dict[str, Node] | None = None
         self._nodes = watches.Watch(
-            api, "/api/v1/nodes", objects.Node, self._node, monotonic=monotonic, changed=self._nodes_changed
+            api,
+            "/api/v1/nodes",
+            objects.Node,
+            self._node,
+            monotonic=monotonic,
+            changed=self._nodes_changed,
+            missing=lambda uid, was, last: self.labels.pop(was.name, None),
         )
         self._others = watches.Watch(
             api,
@@ -115,7 +122,12 @@ class ClusterState:
             self._most_pods.pop(found.metadata.name, None)
         else:
             self._most_pods[found.metadata.name] = amounts.units(most, up=False)
-        return node(found, self._site)
+        kept = node(found, self._site)
+        if kept is None:
+            self.labels.pop(found.metadata.name, None)
+        elif self.labels.get(kept.name) != found.metadata.labels:
+            self.labels[kept.name] = found.metadata.labels
+        return kept
 
     def _pod(self, found: objects.Pod) -> Taken | None:
         if not found.spec.node_name or labels.ours(found.metadata, self._site):

@@ -53,6 +53,8 @@ RIGHTS = (
     Right(False, "watch", "nodes"),
     Right(False, "list", "pods"),
     Right(False, "watch", "pods"),
+    Right(False, "list", "persistentvolumes"),
+    Right(False, "watch", "persistentvolumes"),
     Right(False, "list", "oarlockjobs.oarlock.dev"),
     Right(False, "watch", "oarlockjobs.oarlock.dev"),
     *(Right(False, verb, "oarlockpools.oarlock.dev") for verb in ("list", "watch", "create", "patch", "delete")),

@@ -143,7 +143,11 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     def planned(self) -> profiles.Profile:
         """The part that the scheduler reads."""
         return profiles.Profile(
-            pools=self.pools, users=self.users, tolerate=self.tolerate, node_labels=self.node_labels
+            pools=self.pools,
+            users=self.users,
+            tolerate=self.tolerate,
+            node_labels=self.node_labels,
+            claims=tuple(volume.claim for volume in self.volumes),
         )
 
     def check(self, name: str, claim: str, taken: Collection[str]) -> None:
@@ -258,7 +262,8 @@ class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     def planned(self) -> Planned:
         """The part of the profiles that the scheduler reads, by name, without those that say nothing about nodes."""
         named = (one for _, one in sorted(self.profiles.items()))
-        return tuple(one.planned for one in named if one.tolerate or one.node_labels)
+        claimed = (profiles.Profile(claims=(self.checkpoint_claim,)),) if self.checkpoint_claim else ()
+        return (*claimed, *(one.planned for one in named if one.tolerate or one.node_labels or one.volumes))
 
     def taints(self, found: Iterable[Taint]) -> tuple[Taint, ...]:
         """Return the taints that close a node to some gangs or to all of them."""

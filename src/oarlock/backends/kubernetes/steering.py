@@ -42,6 +42,14 @@ DEVICE_VERSIONS = ("v1", "v1beta2", "v1beta1", "v1alpha3")
 _log = structlog.get_logger(__name__)
 
 
+class Unbound(errors.Unavailable):
+    """The scheduler has said why it does not bind the pods of the tasks `keys` on their nodes."""
+
+    def __init__(self, message: str, keys: Collection[attempts.TaskKey]) -> None:
+        super().__init__(message, hint="It is tried again.")
+        self.keys = keys
+
+
 class Claims:
     """The claims that pods mount. Belongs to one event loop."""
 
@@ -124,7 +132,7 @@ async def until_bound(
 ) -> None:
     """Return once the scheduler has bound the pods of all these tasks to the nodes of the plan.
 
-    Raises Unavailable with its reason where that is not so at the time `until`, or a pod has gone.
+    Raises Unbound with its reason where that is not so at the time `until`, Unavailable where a pod has gone.
     """
     waiting = list(launches)
     while True:
@@ -134,11 +142,11 @@ async def until_bound(
         if monotonic() >= until:
             break
         await asyncio.sleep(LOOK_S)
+    text = f"the scheduler {site.scheduler} did not bind {len(waiting)} of {len(launches)} pods in time: "
     why = await _reason(api, site, waiting[0].key)
-    raise errors.Unavailable(
-        f"the scheduler {site.scheduler} did not bind {len(waiting)} of {len(launches)} pods in time: {why}",
-        hint="It is tried again.",
-    )
+    if why:
+        raise Unbound(f"{text}{why}", [one.key for one in waiting])
+    raise errors.Unavailable(f"{text}it has said nothing about them: does it run?", hint="It is tried again.")
 
 
 def _is_bound(one: backends.TaskLaunch, own: ownpods.OwnPods) -> bool:
@@ -157,6 +165,6 @@ async def _reason(api: client.Client, site: Site, key: attempts.TaskKey) -> str:
     name = labels.pod_name(key)
     try:
         pod = await api.get(f"/api/v1/namespaces/{site.namespace}/pods/{name}", objects.Pod)
-    except errors.OarlockError as error:
-        return error.message
-    return podstates.unscheduled(pod) or "it has said nothing about them: does it run?"
+    except errors.OarlockError:
+        return ""
+    return podstates.unscheduled(pod)

@@ -70,7 +70,7 @@ class Kind:
     `taints` are those that some gangs tolerate: a node with another closing taint takes no new tasks.
     """
 
-    __slots__ = ("groups", "key", "labels", "mask", "ports", "rate", "taints", "uncut")
+    __slots__ = ("groups", "key", "labels", "lacks", "mask", "ports", "rate", "taints", "uncut")
 
     def __init__(
         self,
@@ -79,6 +79,7 @@ class Kind:
         rate: float,
         taints: tuple[nodes.Taint, ...] = (),
         labels: tuple[tuple[str, str], ...] = (),
+        lacks: tuple[str, ...] = (),
     ) -> None:
         self.groups = groups
         self.ports = ports
@@ -89,13 +90,14 @@ class Kind:
         self.uncut: tuple[tuple[int, ...], ...] = ((),) * len(groups)
         self.taints = taints
         self.labels = dict(labels)
-        self.key = (rate, groups, ports or (), tuple(map(str, taints)), labels)
+        self.lacks = lacks
+        self.key = (rate, groups, ports or (), tuple(map(str, taints)), labels, lacks)
 
     def admits(self, constraints: nodes.Constraints | None) -> bool:
         """Return whether gangs with these constraints may be placed on a machine of this kind."""
         if constraints is None and not self.taints:
             return True
-        return next(nodes.barriers(self.taints, self.labels, constraints), None) is None
+        return next(nodes.barriers(self.taints, self.labels, self.lacks, constraints), None) is None
 
     def suiting(self, need: Shape) -> tuple[int, ...]:
         """Return the positions of the groups with devices that such a task may use, by type and memory."""
@@ -108,7 +110,14 @@ class Kind:
         )
 
 
-KindKey = tuple[tuple[Group, ...], tuple[int, int] | None, float, tuple[nodes.Taint, ...], tuple[tuple[str, str], ...]]
+KindKey = tuple[
+    tuple[Group, ...],
+    tuple[int, int] | None,
+    float,
+    tuple[nodes.Taint, ...],
+    tuple[tuple[str, str], ...],
+    tuple[str, ...],
+]
 
 
 def kind_key(node: nodes.Node) -> KindKey:
@@ -124,7 +133,7 @@ def kind_key(node: nodes.Node) -> KindKey:
     groups = tuple(Group(name, memory, bits) for (memory, name), bits in sorted(masks.items()))
     rate = node.price_per_h / count if count else node.price_per_h
     taints = tuple(taint for taint in node.taints if taint.tolerable and taint.effect in nodes.CLOSING)
-    return groups, node.ports, rate, taints, tuple(sorted(node.labels.items()))
+    return groups, node.ports, rate, taints, tuple(sorted(node.labels.items())), node.lacks
 
 
 def _index(device: nodes.Device) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -32,17 +32,22 @@ class Taint(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class Constraints(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """The taints that the tasks of a gang tolerate (`KEY` or `KEY=VALUE`), and the labels that their nodes must have.
+    """The taints that the tasks of a gang tolerate (`KEY` or `KEY=VALUE`), the labels that their nodes must have, and
+    the claims of volumes that they mount.
 
-    Both are sorted, so that equal constraints compare equal.
+    All are sorted, so that equal constraints compare equal.
     """
 
     tolerates: tuple[str, ...] = ()
     labels: tuple[tuple[str, str], ...] = ()
+    claims: tuple[str, ...] = ()
 
 
-def barriers(taints: Iterable[Taint], labels: Mapping[str, str], constraints: Constraints | None) -> Iterator[str]:
-    """Yield the reasons why a node with these taints and labels is closed to a gang that others may differ from.
+def barriers(
+    taints: Iterable[Taint], labels: Mapping[str, str], lacks: Collection[str], constraints: Constraints | None
+) -> Iterator[str]:
+    """Yield the reasons why a node with these taints and labels, which cannot mount the claims `lacks`, is closed to a
+    gang that others may differ from.
 
     A taint that no gang tolerates closes the node to all of them: see `Node.open`.
     """
@@ -53,6 +58,9 @@ def barriers(taints: Iterable[Taint], labels: Mapping[str, str], constraints: Co
     for name, value in needed:
         if labels.get(name) != value:
             yield f"no label {name}={value}"
+    for claim in constraints.claims if constraints is not None else ():
+        if claim in lacks:
+            yield f"the volume of claim {claim} cannot be mounted there"
 
 
 class Device(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -75,7 +83,7 @@ class Node(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
     `taken` is the part of the capacity that programs of others take now (pods that are not ours); which of the devices
     these have is not known. `taints` are those that not all of our tasks tolerate. `labels` matter only
-    where the constraints of gangs name them.
+    where the constraints of gangs name them. `lacks` are the claims whose volumes cannot be mounted on it, sorted.
     """
 
     name: str
@@ -92,6 +100,7 @@ class Node(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     address: str = "127.0.0.1"
     taken: holdings.Resources = holdings.Resources()
     taints: tuple[Taint, ...] = ()
+    lacks: tuple[str, ...] = ()
     version: int = 0
 
     @property
@@ -101,7 +110,7 @@ class Node(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
     def barriers(self, constraints: Constraints | None) -> list[str]:
         """Return the reasons why the node, open or not, is closed to gangs with these constraints alone."""
-        return list(barriers(self.taints, self.labels, constraints))
+        return list(barriers(self.taints, self.labels, self.lacks, constraints))
 
     def admits(self, constraints: Constraints | None) -> bool:
         """Return whether gangs with these constraints may be placed on the node while it is open."""

@@ -14,26 +14,35 @@ from oarlock.spec.cluster import nodes
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
-    """The taints that pods tolerate (`KEY` or `KEY=VALUE`), and the labels that their nodes must have."""
+    """The taints that pods tolerate (`KEY` or `KEY=VALUE`), the labels that their nodes must have, and the claims of
+    volumes that they mount.
+    """
 
     pools: tuple[str, ...] = ()  # empty: all
     users: tuple[str, ...] = ()  # owners of jobs; empty: all
     tolerate: tuple[str, ...] = ()
     node_labels: dict[str, str] = {}
+    claims: tuple[str, ...] = ()
 
     def covers(self, pool: str, owner: str) -> bool:
         """Return whether the profile holds for a job of this owner in this pool."""
         return (not self.pools or pool in self.pools) and (not self.users or owner in self.users)
 
 
-def constraints(profiles: Iterable[Profile], pool: str, owner: str) -> nodes.Constraints | None:
-    """Return the constraints of a gang; None where its profiles have none."""
+def constraints(
+    profiles: Iterable[Profile], pool: str, owner: str, claims: Iterable[str] = ()
+) -> nodes.Constraints | None:
+    """Return the constraints of a gang that mounts these claims; None where neither it nor its profiles have any."""
+    mounted = set(claims)
     tolerates: set[str] = set()
     labels: dict[str, str] = {}
     for one in profiles:
         if one.covers(pool, owner):
             tolerates.update(one.tolerate)
             labels |= one.node_labels
-    if not tolerates and not labels:
+            mounted.update(one.claims)
+    if not tolerates and not labels and not mounted:
         return None
-    return nodes.Constraints(tolerates=tuple(sorted(tolerates)), labels=tuple(sorted(labels.items())))
+    return nodes.Constraints(
+        tolerates=tuple(sorted(tolerates)), labels=tuple(sorted(labels.items())), claims=tuple(sorted(mounted))
+    )

@@ -15,7 +15,7 @@ from oarlock.backends import backends
 from oarlock.backends.kubernetes.apiserver import objects
 from oarlock.backends.kubernetes.pods import labels, rendering
 from oarlock.backends.kubernetes.site import Site
-from oarlock.spec import attempts, errors, holdings
+from oarlock.spec import attempts, errors, holdings, jobfile
 from oarlock.spec.protocol import assignments
 
 SITE = Site(namespace="ns", installation="i", image="oarlock:1", server="http://server")
@@ -34,6 +34,7 @@ class Cluster:
     def __init__(self, *names: str) -> None:
         self.nodes = {name: _node(name) for name in names}
         self.pods: dict[str, dict[str, Any]] = {}
+        self.volumes: list[dict[str, Any]] = []
         self.bound: list[tuple[str, str]] = []
         self.runs: dict[str, dict[str, Any]] = {}
         self.creates = asyncio.Event()  # creations take effect once it is set
@@ -49,6 +50,7 @@ class Cluster:
     async def pages(self, path: str, kind: Any, params: Any = None) -> AsyncIterator[Any]:
         version = str(next(self._versions))
         items = self.nodes.values() if path.endswith("nodes") else [p for p in self.pods.values() if _shown(p, path)]
+        items = self.volumes if path.endswith("persistentvolumes") else items
         page = {"metadata": {"resourceVersion": version}, "items": list(items)}
         fails = self.after_first_page if "namespaces" in path else None
         yield _as(page, objects.Page[kind])
@@ -119,14 +121,16 @@ class Cluster:
             _put(queue, path, what, pod)
 
 
-def launch_of(job: str, node: str = "n1", amount: holdings.Resources = TWO_CPUS) -> backends.TaskLaunch:
+def launch_of(
+    job: str, node: str = "n1", amount: holdings.Resources = TWO_CPUS, volumes: tuple[jobfile.Volume, ...] = ()
+) -> backends.TaskLaunch:
     key = attempts.TaskKey(job, 1, "worker", 0, 1)
     return backends.TaskLaunch(
         key=key,
         assignment=assignments.Assignment(key=str(key), server="http://server", token="t", command="c"),
         holding=holdings.Holding(job=job, attempt=1, role="worker", index=0, node=node, amount=amount),
         limit=amount,
-        container=backends.Container(image="any:1"),
+        container=backends.Container(image="any:1", volumes=volumes),
     )
 
 

@@ -170,6 +170,47 @@ class VolumeClaim(Part, frozen=True):
     status: VolumeClaimStatus = VolumeClaimStatus()
 
 
+class ClaimReference(Part, frozen=True):
+    namespace: str = ""
+    name: str = ""
+
+
+class NodeRequirement(Part, frozen=True):
+    key: str = ""
+    operator: str = ""
+    values: tuple[str, ...] = ()
+
+
+class NodeTerm(Part, frozen=True):
+    match_expressions: tuple[NodeRequirement, ...] = ()
+    match_fields: tuple[NodeRequirement, ...] = ()
+
+
+class NodeSelector(Part, frozen=True):
+    node_selector_terms: tuple[NodeTerm, ...] = ()
+
+
+class VolumeNodes(Part, frozen=True):
+    required: NodeSelector | None = None
+
+
+class VolumeSpec(Part, frozen=True):
+    claim_ref: ClaimReference | None = None
+    node_affinity: VolumeNodes | None = None
+
+
+class VolumeStatus(Part, frozen=True):
+    phase: str = ""
+
+
+class Volume(Part, frozen=True):
+    """A volume (PersistentVolume)."""
+
+    metadata: Meta = Meta()
+    spec: VolumeSpec = VolumeSpec()
+    status: VolumeStatus = VolumeStatus()
+
+
 # Nodes
 
 

@@ -63,6 +63,7 @@ class Watch(Generic[O, K]):
         changed: Callable[[], object] = lambda: None,
         entered: Callable[[K], object] = lambda item: None,
         missing: Callable[[str, K, O | None], object] = lambda uid, was, last: None,
+        pause_most_s: float = PAUSE_MOST_S,
     ) -> None:
         self.items: dict[str, K] = {}
         self.synced = asyncio.Event()
@@ -76,6 +77,7 @@ class Watch(Generic[O, K]):
         self._changed = changed
         self._entered = entered
         self._missing = missing
+        self._pause_most_s = pause_most_s
         self._version = ""
         self._put: dict[str, None] = {}  # UIDs of items that `put` added during a list
         self._listing = False
@@ -106,7 +108,7 @@ class Watch(Generic[O, K]):
             except errors.OarlockError as error:
                 failures += 1
                 _log.warning("kubernetes.watch_failed", path=self._path, error=str(error))
-                pause_s = min(PAUSE_MOST_S, PAUSE_FIRST_S * 2.0 ** min(failures - 1, 10))
+                pause_s = min(self._pause_most_s, PAUSE_FIRST_S * 2.0 ** min(failures - 1, 10))
                 await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
 
     async def renew(self) -> None:

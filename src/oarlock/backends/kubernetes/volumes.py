@@ -1,0 +1,125 @@
+"""The volumes that only some nodes can mount (a local disk, a disk of one zone), kept current by a watch.
+
+    PersistentVolume, bound to a claim of our namespace ──> its node affinity ──> the nodes that cannot mount the claim
+    the stock scheduler does not bind a pod that mounts a claim ──> that node cannot either, for a while
+
+So the plan knows where a gang with such a claim may go. The server reads no volume without the right to do so (an older
+installation): then a gang learns it from the scheduler's refusals, node by node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from oarlock.backends.kubernetes.apiserver import client, objects, watches
+from oarlock.backends.kubernetes.site import Site
+from oarlock.spec.cluster.nodes import Node
+
+MOST_CLAIMS = 250
+"""The nodes tell of no more claims: each of them names all that it cannot mount."""
+BARRED_S = 600.0
+"""A node on which the scheduler did not bind a pod with a claim counts as unable to mount it for so long."""
+PAUSE_MOST_S = 60.0
+"""The longest pause of the watch, where the right to read volumes is missing."""
+
+Labels = Mapping[str, str]
+
+
+class _Volume(NamedTuple):
+    claim: str
+    terms: tuple[objects.NodeTerm, ...]
+
+
+class Volumes:
+    """Belongs to one event loop. `changed` is called whenever the nodes of a claim may have changed."""
+
+    def __init__(
+        self, api: client.Client, site: Site, *, monotonic: Callable[[], float], changed: Callable[[], object]
+    ) -> None:
+        self._site = site
+        self._monotonic = monotonic
+        self._changed = changed
+        self._barred: dict[str, dict[str, float]] = {}  # by claim: nodes, each with the end of its time
+        self._known: dict[str, tuple[Labels, tuple[str, ...]]] = {}  # by node: what it lacks by the volumes alone
+        self._watch: watches.Watch[objects.Volume, _Volume] = watches.Watch(
+            api,
+            "/api/v1/persistentvolumes",
+            objects.Volume,
+            self._keep,
+            monotonic=monotonic,
+            changed=self._forget,
+            pause_most_s=PAUSE_MOST_S,
+        )
+        self.run = self._watch.run
+
+    def marked(self, node: Node, labels: Labels) -> Node:
+        """Return the node with the claims that it cannot mount."""
+        now = self._monotonic()
+        barred = {claim for claim, until in self._barred.items() if until.get(node.name, 0.0) > now}
+        lacks = self._lacks(node.name, labels)
+        if barred:
+            lacks = tuple(sorted({*lacks, *barred}))
+        return msgspec.structs.replace(node, lacks=lacks) if lacks else node
+
+    def bar(self, claims: Iterable[str], names: Iterable[str], among: Mapping[str, Labels]) -> None:
+        """Take note that the scheduler did not bind pods with these claims on the nodes `names`.
+
+        `among` has the labels of all nodes. Where it has refused each node that may mount a claim, all are open again.
+        """
+        until, refused = self._monotonic() + BARRED_S, set(names)
+        for claim in claims:
+            barred = {name: end for name, end in self._barred.get(claim, {}).items() if end > self._monotonic()}
+            barred |= dict.fromkeys(refused, until)
+            able = {name for name, labels in among.items() if claim not in self._lacks(name, labels)}
+            self._barred[claim] = {} if able <= barred.keys() else barred
+        self._changed()
+
+    def _lacks(self, name: str, labels: Labels) -> tuple[str, ...]:
+        known = self._known.get(name)
+        if known is None or known[0] is not labels:
+            some = sorted(self._watch.items.values(), key=lambda one: one.claim)[:MOST_CLAIMS]
+            lacks = tuple(one.claim for one in some if not any(selects(term, name, labels) for term in one.terms))
+            known = self._known[name] = labels, lacks
+        return known[1]
+
+    def _keep(self, found: objects.Volume) -> _Volume | None:
+        affinity, claim = found.spec.node_affinity, found.spec.claim_ref
+        if affinity is None or affinity.required is None or claim is None or found.status.phase != "Bound":
+            return None
+        if claim.namespace != self._site.namespace:
+            return None
+        return _Volume(claim.name, affinity.required.node_selector_terms)
+
+    def _forget(self) -> None:
+        self._known.clear()
+        self._changed()
+
+
+def selects(term: objects.NodeTerm, name: str, labels: Labels) -> bool:
+    """Return whether a term of a node selector selects the node. An empty term selects none."""
+    if not term.match_expressions and not term.match_fields:
+        return False
+    fields = {"metadata.name": name}
+    return all(_holds(one, labels) for one in term.match_expressions) and all(
+        _holds(one, fields) for one in term.match_fields
+    )
+
+
+def _holds(one: objects.NodeRequirement, said: Labels) -> bool:
+    value = said.get(one.key)
+    if one.operator == "In":
+        return value in one.values
+    if one.operator == "NotIn":
+        return value not in one.values
+    if one.operator == "Exists":
+        return value is not None
+    if one.operator == "DoesNotExist":
+        return value is None
+    try:  # Gt and Lt, of whole numbers
+        number, bound = int(value or ""), int(one.values[0])
+    except (ValueError, IndexError):
+        return False
+    return number > bound if one.operator == "Gt" else number < bound
