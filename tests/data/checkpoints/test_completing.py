@@ -87,7 +87,10 @@ def test_a_shard_of_an_earlier_try_is_not_taken(here: Path, bucket: objectstores
     assert bucket.keys("kept/") == KEPT
 
 
-def test_a_shard_that_does_not_come_ends_the_wait(here: Path, bucket: objectstores.Bucket) -> None:
+def test_a_shard_that_does_not_come_ends_the_wait(
+    here: Path, bucket: objectstores.Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(completing, "PATIENCE_S", 20.0)  # each look asks the store
     clock = Clock()
     with pytest.raises(errors.Conflict, match=r"rank-1\.pt did not come"):
         complete(here, bucket, clock)
@@ -95,7 +98,10 @@ def test_a_shard_that_does_not_come_ends_the_wait(here: Path, bucket: objectstor
     assert bucket.keys("kept/") == [f"kept/{NAME}/rank-0.pt"], "no manifest names a shard that is not there"
 
 
-def test_a_task_that_has_gone_on_to_a_newer_one_ends_the_wait_soon(here: Path, bucket: objectstores.Bucket) -> None:
+def test_a_task_that_has_gone_on_to_a_newer_one_ends_the_wait_soon(
+    here: Path, bucket: objectstores.Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(completing, "SETTLE_S", 10.0)
     clock = Clock(lambda: bucket.put(f"kept/{NEWER}/rank-1.pt", b"newer"))
     with pytest.raises(errors.Conflict, match="did not become whole"):
         complete(here, bucket, clock)
