@@ -54,8 +54,7 @@ class WebRig(rigs.Rig):
 def elements(page: str) -> Counter[str]:
     """Each element of a page with the names of its attributes, counted. Raises for a page that is not valid HTML."""
     _valid(_ORDINARY.sub(lambda found: "x" if found[0].strip() else found[0], page))
-    found = _Elements()
-    found.feed(page)
+    found = _read(page)
     ids = [one for one, count in found.ids.items() if count > 1]
     assert not ids, f"one id for several elements: {ids}"
     return found.counted
@@ -94,6 +93,11 @@ class _Elements(html.parser.HTMLParser):
 
 
 def links(page: str) -> list[str]:
+    return _read(page).links
+
+
+@functools.lru_cache(maxsize=1)
+def _read(page: str) -> _Elements:
     found = _Elements()
     found.feed(page)
-    return found.links
+    return found
