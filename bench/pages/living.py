@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -19,6 +20,8 @@ UPDATES, FEW = 3000, 100
 IDLE_S = 60
 PAGES, USERS, RUNNING, RATE, SECONDS = 50, 10, 3, 20, 20
 PAUSE_S = 0.5
+MARKS_S = 0.25
+_NAMES = itertools.count()
 REST_S = 5.0
 
 HURRIED = """
@@ -113,6 +116,7 @@ async def _together(server: servers.Server) -> list[table.Row]:
     late = [one for page in played for one in page.late(both.at)]
     kept = f"{both.rate:.0f} events/s"
     asked, same = sum(page.fetched for page in played), sum(page.same for page in played)
+    unasked = sum(page.unasked for page in played)
     name = f"{PAGES} open pages of {USERS} users"
     return [
         stage.row(f"{name}, memory of the server above idle", memory, "MB", 25, f"after {SECONDS} s of {kept}"),
@@ -122,7 +126,8 @@ async def _together(server: servers.Server) -> list[table.Row]:
             "% of a core",
             15,
             f"more than the events alone ({alone.cpu:.0f} % at {alone.rate:.0f} events/s); {kept}, "
-            f"{asked / both.seconds:.0f} updates/s, {same} of {asked} without a change; without events {idle:.1f} %",
+            f"{asked / both.seconds:.0f} updates/s, {same} of {asked} without a change; "
+            f"{unasked / both.seconds:.0f} pages/s were told so and did not ask; without events {idle:.1f} %",
         ),
         stage.row(
             f"{name}, from an event to the updated page, p95",
@@ -208,13 +213,14 @@ class _Played:
         self._topics: set[str] = set()
         self._seen = self._told = 0
         self._tag = ""
+        self._name = f"{next(_NAMES):08d}"
         self._updates: list[tuple[float, float]] = []  # when each was asked for, and when it was there
-        self.fetched = self.same = 0
+        self.fetched = self.same = self.unasked = 0
         self.opened = asyncio.Event()
 
     def forget(self) -> None:
         self._updates.clear()
-        self.fetched = self.same = 0
+        self.fetched = self.same = self.unasked = 0
 
     def late(self, happened: list[tuple[float, str]]) -> Iterator[float]:
         """Yield for each event that the page shows the seconds until the first update that was asked for after it."""
@@ -242,7 +248,12 @@ class _Played:
         self.opened.set()
         shown = self._topics & {*told.get("topics", ())}
         if told["seq"] != self._seen if kind == "open" else told["seq"] > self._seen:
-            if kind == "open" or told["after"] > self._seen or shown:
+            if kind == "changed" and self._tag and told.get("marks", {}).get(self._name) == self._tag:
+                self._seen = told["seq"]
+                self.unasked += 1
+                there = time.perf_counter()
+                self._updates.append((there - MARKS_S, there))  # its content was made within that time
+            elif kind == "open" or told["after"] > self._seen or shown:
                 self._told = told["seq"]
                 self._news.set()
             else:
@@ -253,7 +264,12 @@ class _Played:
             await self._news.wait()
             self._news.clear()
             asked = time.perf_counter()
-            headers = {"Oarlock-Fragment": "1", "If-None-Match": self._tag, "Oarlock-Seq": str(self._told)}
+            headers = {
+                "Oarlock-Fragment": "1",
+                "Oarlock-Page": self._name,
+                "If-None-Match": self._tag,
+                "Oarlock-Seq": str(self._told),
+            }
             answer = await self._client.get(self._path, headers=headers)
             if answer.status_code != 304:
                 answer.raise_for_status()

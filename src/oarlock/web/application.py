@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import secrets
 from collections.abc import Collection
 from typing import Any
@@ -24,7 +25,7 @@ from oarlock.web.pages.administration import login, server, sessions, users
 from oarlock.web.pages.cluster import cluster, pools, simulate, usage
 from oarlock.web.pages.jobs import compare, job, jobs, log, metrics, submit
 from oarlock.web.rendering import assets, compressing, templating, texts
-from oarlock.web.updates import feeds, fragments
+from oarlock.web.updates import feeds, fragments, openpages
 
 PAGES: tuple[table.Page, ...] = (
     *home.PAGES,
@@ -65,6 +66,15 @@ HEADERS: tuple[tuple[bytes, bytes], ...] = (
 )
 
 
+PAGE = "oarlock-page"
+MARKS_S = 0.25
+"""News wait so long for the marks of open pages. A page without one asks."""
+
+
+async def _nothing() -> types.Message:
+    return {"type": "http.disconnect"}
+
+
 class Pages:
     """The application: the API under its own paths, pages under all others."""
 
@@ -78,8 +88,10 @@ class Pages:
         self._routes = [(routing.compile_path(page.path), page) for page in pages]
         self._menu = [page for page in pages if page.key]
         self._busy: set[str] = set()
+        self._making: dict[tuple[str, str], asyncio.Task[str]] = {}
         self._turns = turns.Turns()
-        self._feeds = feeds.Feeds()
+        self._feeds = feeds.Feeds(self._marks)
+        self._open = openpages.OpenPages()
         self._updates = fragments.Updates()
         self._admissions = admissions.Admissions()
 
@@ -110,7 +122,7 @@ class Pages:
                 await visit.admit(self._admissions)
                 visit.demand(page.right)
             if visit.fragment and page.live:
-                return await self._updates.find(visit, lambda: self._made(visit, page))
+                return await self._update(visit, page)
             answer = await page.handler(visit)
             closing = not isinstance(answer, responses.StreamingResponse)  # its generator closes the visit
             return await self._response(visit, answer, page)
@@ -141,11 +153,51 @@ class Pages:
             raise errors.MethodNotAllowed(f"This page does not take {visit.method[:20]}.", hint="Open it as a link.")
         raise errors.NotFound("There is no such page.", hint="Start from the home page.")
 
-    async def _made(self, visit: visits.Visit, page: table.Page) -> tuple[responses.Response, bool]:
-        """Return the answer of a live page, and whether equal readers may share it."""
+    async def _update(self, visit: visits.Visit, page: table.Page) -> responses.Response:
+        """Return the answer to an open page, and take note of the page."""
+        response, shown = await self._updates.find(visit, lambda: self._made(visit, page))
+        if shown is not None:
+            self._open.note(str(visit.secret), visit.headers.get(PAGE, ""), visit.path, visit.scope_query, shown)
+        return response
+
+    async def _marks(self, secret: str, news: feeds.News) -> dict[str, str]:
+        """Return the marks of the session's open pages that the news concern, as far as they are made in time."""
+        making: dict[str, asyncio.Task[str]] = {}
+        for name, one in self._open.concerned(secret, news.topics).items():
+            if (secret, name) in self._making:
+                continue  # it takes longer than news come
+            making[name] = task = asyncio.create_task(self._mark(secret, one.path, one.query, news.seq))
+            self._making[secret, name] = task
+            task.add_done_callback(functools.partial(self._made_mark, (secret, name)))
+        if making:
+            await asyncio.wait(making.values(), timeout=MARKS_S)
+        return {name: task.result() for name, task in making.items() if task.done() and task.result()}
+
+    def _made_mark(self, key: tuple[str, str], _: asyncio.Task[str]) -> None:
+        del self._making[key]
+
+    async def _mark(self, secret: str, path: str, query: bytes, seq: int) -> str:
+        """Return the mark of a page's present content, empty where it cannot be made: then the page asks."""
+        headers = [(visits.UNASKED, b"1"), (visits.SEQ.encode(), b"%d" % seq)]
+        scope = {"type": "http", "method": "GET", "path": path, "query_string": query, "headers": headers}
+        visit = visits.Visit(scope, _nothing, self._api, secret, self._cookie, self._busy, self._turns, self._feeds)
+        try:
+            page = self._page(visit)
+            await visit.admit(self._admissions)
+            visit.demand(page.right)
+            response, _ = await self._updates.find(visit, lambda: self._made(visit, page))
+            return response.headers.get("etag", "")
+        except Exception:  # noqa: BLE001 - the page itself asks, and gets the answer
+            return ""
+        finally:
+            await visit.close()
+
+    async def _made(self, visit: visits.Visit, page: table.Page) -> fragments.Made:
+        """Return the answer of a live page, whether equal readers may share it, and its topics."""
         answer = await page.handler(visit)
         shared = isinstance(answer, table.Filled) and not answer.once
-        return await self._response(visit, answer, page), shared
+        topics = answer.facts.get("topics", ()) if isinstance(answer, table.Filled) else ()
+        return fragments.Made(await self._response(visit, answer, page), shared, frozenset(topics))
 
     async def _response(
         self, visit: visits.Visit, answer: table.Filled | responses.Response, page: table.Page | None

@@ -27,15 +27,18 @@ class Open:
     def __init__(self, page: Page) -> None:
         self.page = page
         self.answers: list[int] = []
-        page.on("response", lambda answer: self._answered(answer.status, answer.request.headers))
+        self.name = self.tag = ""
+        page.on("response", lambda answer: self._answered(answer.status, answer.request.headers, answer.headers))
 
-    def _answered(self, status: int, headers: dict[str, str]) -> None:
+    def _answered(self, status: int, headers: dict[str, str], told: dict[str, str]) -> None:
         if "oarlock-fragment" in headers:
+            self.name, self.tag = headers["oarlock-page"], told["etag"]
             self.answers.append(status)
 
-    async def hear(self, after: int, seq: int, topics: list[str]) -> None:
+    async def hear(self, after: int, seq: int, topics: list[str], mark: str = "") -> None:
         """Tell the page news as the browser's page with the stream would; events count from the page's last one."""
-        news = {"kind": "changed", "after": after, "seq": seq, "topics": topics}
+        marks = {self.name: mark} if mark else {}
+        news = {"kind": "changed", "after": after, "seq": seq, "topics": topics, "marks": marks}
         await self.page.evaluate(
             """({ after, seq, ...news }) => {
                 const seen = Number(document.getElementById("content").dataset.seq);
@@ -86,6 +89,16 @@ async def test_an_update_is_empty_where_nothing_has_changed(opened: Open) -> Non
     await opened.hear(1, 2, SHOWN)
     await opened.updated(2)
     assert opened.answers == [200, 304]
+
+
+async def test_a_page_that_has_the_content_of_its_mark_does_not_ask(opened: Open) -> None:
+    await opened.hear(0, 1, SHOWN)
+    await opened.updated(1)
+    await opened.hear(1, 2, SHOWN, opened.tag)
+    await opened.hear(2, 3, SHOWN, opened.tag)
+    await opened.updated(1)
+    await opened.hear(3, 4, SHOWN, '"another"')
+    await opened.updated(2)
 
 
 async def test_a_page_that_has_missed_news_finds_the_gap(opened: Open) -> None:

@@ -18,11 +18,11 @@ from tests.web import browsers
 from oarlock.api.security import authentication
 from oarlock.client.asynchronous import clients
 from oarlock.scheduler.forecasting import forecasts
-from oarlock.spec import bodies, events, phases
+from oarlock.spec import attempts, bodies, events, phases
 from oarlock.web import application, routing
 from oarlock.web.access import admissions, visits
 from oarlock.web.rendering import templating
-from oarlock.web.updates import feeds, fragments, topics
+from oarlock.web.updates import feeds, fragments, openpages, topics
 
 FRAGMENT = {"Oarlock-Fragment": "1"}
 KINDS = sorted({one.__struct_config__.tag for one in events.AnyEvent.__args__} | {"submitted", "phase", "removed"})
@@ -196,6 +196,88 @@ def test_a_page_with_a_forecast_of_before_its_event_asks_again_soon() -> None:
     assert (topics.refresh(4, old), topics.refresh(5, old)) == (topics.SLOW_S, topics.SOON_S)
 
 
+async def test_news_have_the_marks_of_the_pages_that_they_concern(
+    rig: browsers.WebRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(application, "MARKS_S", 240.0)
+    job = await rig.submit("ann", name="mine")
+    async with rig.browser("ann") as browser, rig.browser("bob") as other, opened(browser) as page:
+        await page.next("open")
+        had = {
+            name: (await browser.get(path, headers=FRAGMENT | {"Oarlock-Page": name})).headers["etag"]
+            for name, path in {"list": "/jobs", "pools": "/pools", "x" * 40: "/", "Bad!": "/jobs"}.items()
+        }
+        await other.get("/jobs", headers=FRAGMENT | {"Oarlock-Page": "others"})
+        await rig.happen(job.id, events.Edited(priority=7))
+        assert (await page.next("changed")).marks == {name: had[name] for name in ("list", "pools")}, "none has changed"
+        await rig.happen(job.id, events.TaskRegistered(key=attempts.TaskKey(job.id, 1, "worker", 0, 1), address="h"))
+        assert (await page.next("changed")).marks.keys() == {"list"}, "no such event changes the pools"
+        await rig.launch(job)
+        news = await page.next("changed")
+        told = FRAGMENT | {"Oarlock-Seq": str(news.seq)}
+        assert news.marks["list"] != had["list"]
+        assert news.marks["list"] == (await browser.get("/jobs", headers=told)).headers["etag"]
+
+
+async def test_a_page_that_cannot_be_made_has_no_mark_and_asks(rig: browsers.WebRig) -> None:
+    job = await rig.launch(await rig.submit("ann", name="mine"))
+    async with rig.browser("ann") as browser, opened(browser) as page:
+        await page.next("open")
+        named = FRAGMENT | {"Oarlock-Page": "named"}
+        assert (await browser.get(f"/jobs/{job.id}", headers=named)).status_code == 200
+        await rig.end(job.id)
+        seen: set[str] = set()
+        while "phase" not in seen:
+            news = await page.next("changed")
+            assert news.marks.keys() <= {"named"}
+            seen |= {one.kind for one in await rig.store.read(lambda view: view.records(0)) if one.seq <= news.seq}
+        await rig.store.write(lambda tx: tx.remove_jobs([job.id], at=rig.clock.now))
+        assert (await page.next("changed")).marks == {}
+
+
+async def test_news_do_not_wait_for_a_page_that_takes_long(
+    rig: browsers.WebRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = await rig.submit("ann", name="mine")
+    go = asyncio.Event()
+    make = rig.app._made
+
+    async def slowly(visit: visits.Visit, page: routing.Page) -> fragments.Made:
+        if visit.path == "/pools" and visit.told is not None:
+            await go.wait()
+        return await make(visit, page)
+
+    async with rig.browser("ann") as browser, opened(browser) as page:
+        await page.next("open")
+        for name, path in {"list": "/jobs", "slow": "/pools"}.items():
+            await browser.get(path, headers=FRAGMENT | {"Oarlock-Page": name})
+        monkeypatch.setattr(rig.app, "_made", slowly)
+        await rig.happen(job.id, events.Edited(priority=7))
+        news = await page.next("changed")
+        assert "slow" not in news.marks
+        late = asyncio.create_task(browser.get("/pools", headers=FRAGMENT | {"Oarlock-Seq": str(news.seq)}))
+        go.set()
+        assert (await late).status_code == 200
+
+
+def test_pages_that_have_not_asked_for_long_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(openpages.time, "monotonic", lambda: now[0])
+    pages = openpages.OpenPages()
+    for number in range(openpages.MOST + 2):
+        pages.note("session", f"page{number}", "/jobs", b"", ("jobs",))
+    found = pages.concerned("session", frozenset({"jobs"}))
+    assert (len(found), "page0" in found, "page2" in found) == (openpages.MOST, False, True)
+    assert pages.concerned("session", frozenset({"nodes"})) == {}
+    assert pages.concerned("another", frozenset({topics.EVERYTHING})) == {}
+    now[0] = openpages.KEPT_S / 2
+    pages.note("session", "page9", "/jobs", b"a=1", ("jobs",))
+    now[0] = openpages.KEPT_S + 1
+    assert {name: one.query for name, one in pages.concerned("session", frozenset({topics.EVERYTHING})).items()} == {
+        "page9": b"a=1"
+    }
+
+
 async def test_streams_of_one_session_share_one_reader(rig: browsers.WebRig) -> None:
     job = await rig.submit("ann", name="busy")
     async with contextlib.AsyncExitStack() as stack:
@@ -226,6 +308,9 @@ async def test_news_that_a_slow_reader_has_not_taken_become_one(rig: browsers.We
         ear.tell(feeds.News(1, 2, frozenset({"a"})))
         ear.tell(feeds.News(2, 5, frozenset({"b"})))
         assert await ear.next(60.0) == feeds.News(1, 5, frozenset({"a", "b"}))
+        ear.tell(feeds.News(5, 6, frozenset({"a"}), {"page": "one"}))
+        ear.tell(feeds.News(6, 7, frozenset({"a"}), {}))
+        assert (await ear.next(60.0)).marks == {}, "the older mark may be out of date"
 
 
 async def test_an_update_without_a_change_has_no_body(rig: browsers.WebRig) -> None:

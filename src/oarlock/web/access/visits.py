@@ -55,6 +55,7 @@ class Visit:
         self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         self.parameters: dict[str, str] = scope.get("path_params", {})
         self.query = _decoded(scope["query_string"])
+        self.scope_query: bytes = scope["query_string"]
         self.plain = False  # a script reads the answer: a failure is JSON, and not a page
         self.secret = secret
         self.cookie = cookie

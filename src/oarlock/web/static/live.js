@@ -1,6 +1,7 @@
 // Live updates. News name the topics that have changed, and a page that shows one of them fetches itself again and morphs
 // its content: at once, but at most twice a second, and never under a selection. Each message says which events it covers,
-// so a page that has missed one finds the gap and fetches. One page of the browser holds the stream and tells the others.
+// so a page that has missed one finds the gap and fetches. It also has the marks of pages that have fetched before: one
+// that has the content of its mark already does not fetch. One page of the browser holds the stream and tells the others.
 // Sections that are made on demand are named in the address of the fetch while they are in view; those far away keep what
 // they have. The server answers 304 where the content is the same.
 "use strict";
@@ -18,6 +19,8 @@
   let seen = Number(main.dataset.seq || 0); // the last event that the content has
   let heard = 0; // of the page that holds the stream: the last event that it was told of
   let tag = ""; // of the content
+  let asked = ""; // the address of the last fetch
+  const name = Math.random().toString(36).slice(2, 12);
   let told = 0; // the last event that this page was told of, until it has it
   let currentAt = Date.now();
   let beganAt = 0; // of the last fetch
@@ -76,8 +79,10 @@
   };
 
   const ask = async () => {
-    const headers = { "Oarlock-Fragment": "1", ...(tag && { "If-None-Match": tag }), ...(told && { "Oarlock-Seq": told }) };
-    const answer = await fetch(address(), { headers, redirect: "error" });
+    const url = address();
+    asked = url.href;
+    const headers = { "Oarlock-Fragment": "1", "Oarlock-Page": name, ...(tag && { "If-None-Match": tag }), ...(told && { "Oarlock-Seq": told }) };
+    const answer = await fetch(url, { headers, redirect: "error" });
     if (answer.status === 401) {
       over = true;
       tell("The session has ended. Reload the page to log in.");
@@ -132,13 +137,14 @@
     const shown = (main.dataset.topics ?? "*").split(" ");
     return shown.includes("*") || topics.includes("*") || topics.some((one) => shown.includes(one));
   };
-  const hear = ({ kind, after = 0, seq = 0, topics = ["*"] }) => {
+  const same = (marks) => tag && marks[name] === tag && !dirty && !fetching && address().href === asked;
+  const hear = ({ kind, after = 0, seq = 0, topics = ["*"], marks = {} }) => {
     if (over) return undefined;
     if (kind === "lost") return lost();
     if (kind === "hello") return heard && channel.postMessage({ kind: "at", seq: heard });
     if (kind === "ended") return news();
     currentAt = Date.now();
-    if (kind === "open" ? seq !== seen : kind === "at" ? seq > seen : seq > seen && (after > seen || concerns(topics))) {
+    if (kind === "open" ? seq !== seen : kind === "at" ? seq > seen : seq > seen && (after > seen || concerns(topics)) && !same(marks)) {
       told = seq;
       return news();
     }

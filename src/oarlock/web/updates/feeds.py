@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
 import msgspec
 
@@ -24,12 +24,20 @@ PAUSE_S = 0.5
 """Seconds from one message to the next. After both times together a reader has noticed that its session has ended."""
 
 
-class News(msgspec.Struct, frozen=True):
-    """The topics that the events after `after`, up to `seq`, may have changed."""
+class News(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The topics that the events after `after`, up to `seq`, may have changed.
+
+    `marks` has the mark of the content, as of `seq`, of open pages that show one of them, by their names.
+    """
 
     after: int
     seq: int
     topics: frozenset[str]
+    marks: Mapping[str, str] = {}
+
+
+Marks = Callable[[str, News], Awaitable[Mapping[str, str]]]
+"""Returns the marks for news of a session."""
 
 
 class Ended(Exception):
@@ -43,7 +51,8 @@ class Ended(Exception):
 class Feeds:
     """The readers of all sessions."""
 
-    def __init__(self) -> None:
+    def __init__(self, marks: Marks) -> None:
+        self._marks = marks
         self._feeds: dict[str, _Feed] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
@@ -52,7 +61,7 @@ class Feeds:
         """Yield an ear for the news of a session after `seq`. The last ear that leaves ends the session's reader."""
         feed = self._feeds.get(secret)
         if feed is None or feed.ended is not None:
-            feed = self._feeds[secret] = _Feed(connect(), seq)
+            feed = self._feeds[secret] = _Feed(connect(), seq, lambda news: self._marks(secret, news))
         ear = Ear(feed)
         feed.ears.add(ear)
         try:
@@ -90,13 +99,16 @@ class Ear:
 
     def tell(self, news: News | None) -> None:
         if news is not None and self._news is not None:
-            news = News(self._news.after, news.seq, self._news.topics | news.topics)
+            news = News(self._news.after, news.seq, self._news.topics | news.topics, news.marks)
         self._news = news or self._news
         self._waiting.set()
 
 
 class _Feed:
-    def __init__(self, client: clients.AsyncClient, seq: int) -> None:
+    def __init__(
+        self, client: clients.AsyncClient, seq: int, marks: Callable[[News], Awaitable[Mapping[str, str]]]
+    ) -> None:
+        self._marks = marks
         self.seq = seq
         self.ears: set[Ear] = set()
         self.ended: Ended | None = None
@@ -127,9 +139,11 @@ class _Feed:
             if page.next != self.seq:
                 others = page.next - self.seq > len(page.items)
                 told = topics.of(page.items) | (topics.SHARED if others else frozenset())
-                self.seq, after = page.next, self.seq
-                self._tell(News(after, self.seq, told))
-                await asyncio.sleep(PAUSE_S)
+                news, began = News(self.seq, page.next, told), time.monotonic()
+                marks = await self._marks(news)
+                self.seq = page.next
+                self._tell(msgspec.structs.replace(news, marks=marks))
+                await asyncio.sleep(max(0.0, began + PAUSE_S - time.monotonic()))
             elif time.monotonic() - asked < WAIT_S / 2:
                 return  # an answer without a wait: the server ends
 

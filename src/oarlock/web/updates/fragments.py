@@ -16,6 +16,7 @@ import hashlib
 import re
 import time
 from collections.abc import Awaitable, Callable
+from typing import NamedTuple
 
 import msgspec
 from starlette import responses
@@ -29,7 +30,17 @@ KEPT_S = 0.5
 _ID = re.compile(r"j-[0-9a-z]{8,40}")
 
 Key = tuple[str, str]
-Making = Callable[[], Awaitable[tuple[responses.Response, bool]]]
+
+
+class Made(NamedTuple):
+    """A page's answer, whether equal readers may share it, and the topics that it shows."""
+
+    response: responses.Response
+    shared: bool
+    topics: frozenset[str]
+
+
+Making = Callable[[], Awaitable[Made]]
 
 
 class Update(msgspec.Struct, frozen=True):
@@ -39,6 +50,7 @@ class Update(msgspec.Struct, frozen=True):
     packed: bytes
     mark: str
     seq: int
+    topics: frozenset[str]
 
     def answer(self, visit: visits.Visit) -> responses.Response:
         """Return the answer to one page, without a body if the page has this content."""
@@ -64,8 +76,10 @@ class Updates:
     def __init__(self) -> None:
         self._making: dict[Key, _Making] = {}
 
-    async def find(self, visit: visits.Visit, make: Making) -> responses.Response:
-        """Return the answer to an open page: a shared update, or a new one. `make` tells whether it may be shared."""
+    async def find(self, visit: visits.Visit, make: Making) -> tuple[responses.Response, frozenset[str] | None]:
+        """Return the answer to an open page, from a shared update or a new one, and the topics of an update that may be
+        shared. `make` tells whether it may be.
+        """
         key = _readers(visit), visit.address
         making = self._making.get(key)
         wanted = visit.told  # a page that asks for another reason gets an update of its own
@@ -73,17 +87,18 @@ class Updates:
         if making is not None and known and time.monotonic() - making.began < KEPT_S:
             await asyncio.wait((making.update,))
             if not making.update.cancelled():
-                return making.update.result().answer(visit)
+                update = making.update.result()
+                return update.answer(visit), update.topics
         self._forget()
         making = self._making[key] = _Making(visit.server.seq)
         try:
-            response, shared = await make()
-            if response.status_code != 200:
-                return response
-            update = await asyncio.to_thread(_update, bytes(response.body), making.seq)
-            if shared:
+            made = await make()
+            if made.response.status_code != 200:
+                return made.response, None
+            update = await asyncio.to_thread(_update, bytes(made.response.body), making.seq, made.topics)
+            if made.shared:
                 making.update.set_result(update)
-            return update.answer(visit)
+            return update.answer(visit), update.topics if made.shared else None
         finally:
             if not making.update.done():
                 making.update.cancel()  # the others that wait make their own
@@ -96,9 +111,9 @@ class Updates:
             del self._making[key]
 
 
-def _update(content: bytes, seq: int) -> Update:
+def _update(content: bytes, seq: int, topics: frozenset[str]) -> Update:
     mark = f'"{hashlib.blake2b(content, digest_size=12).hexdigest()}"'
-    return Update(content, compressing.packed(content), mark, seq)
+    return Update(content, compressing.packed(content), mark, seq, topics)
 
 
 def _readers(visit: visits.Visit) -> str:
