@@ -119,9 +119,9 @@ def end_those_of(home: Path, word: str) -> None:
 
 
 def page() -> list[blocks.Block]:
-    """Return the blocks of the page up to its settings for a server outside the cluster."""
+    """Return the blocks of the page up to the first trained model. `tests/e2e/kubernetes/test_page.py` reads on."""
     text = PAGE.read_text(encoding="utf-8")
-    inside = text[: text.index("## A server outside the cluster")]
+    inside = text[: text.index("## For several users")]
     return [block for block in blocks.of(inside) if block.language != "text"]
 
 
