@@ -278,6 +278,7 @@ class Kept(msgspec.Struct, frozen=True):
         from oarlock.api.process import checkpoints, claimedcheckpoints, results
         from oarlock.api.security import secretfiles
         from oarlock.data import jobfiles, receivedfiles
+        from oarlock.data.checkpoints import storedfiles
         from oarlock.data.logs import logfiles
         from oarlock.data.metrics import metricfiles
         from oarlock.data.snapshots import blobs
@@ -286,16 +287,20 @@ class Kept(msgspec.Struct, frozen=True):
         kept_logs, kept_metrics = logfiles.DirectoryLogs(root / "logs"), metricfiles.DirectoryMetrics(root / "metrics")
         stack.callback(kept_logs.close)
         stack.callback(kept_metrics.close)
+        saved = (
+            claimedcheckpoints.opened(settings.claimed_checkpoints, settings.kubernetes.checkpoint_url)
+            if in_pods
+            else checkpoints.CheckpointDirectories(root / "checkpoints")
+        )
+        files: storage.JobFiles = jobfiles.DirectoryJobFiles(root)
         return cls(
             logs=kept_logs,
             metrics=kept_metrics,
             blobs=blobs.DirectoryBlobs(root / "blobs"),
             secrets=secretfiles.SecretFiles(root / "secrets"),
-            checkpoints=claimedcheckpoints.opened(settings.claimed_checkpoints, settings.kubernetes.checkpoint_url)
-            if in_pods
-            else checkpoints.CheckpointDirectories(root / "checkpoints"),
+            checkpoints=saved,
             results=results.ResultDirectories(root / "results", root / "files"),
-            files=jobfiles.DirectoryJobFiles(root),
+            files=storedfiles.StoredJobFiles(files, saved.objects) if saved.objects is not None else files,
             received=receivedfiles.DirectoryReceivedFiles(root),
             # Blobs begin as drafts, and a file beside them would be taken for a folder of blobs.
             folders={

@@ -76,6 +76,12 @@ def test_checkpoints_of_a_job_that_names_no_place(shell: pods.PodShell, bucket: 
     assert all(key.startswith(f"kept/{job['id']}/attempt-") for key in bucket.keys(""))
     assert set(re.findall(r"keys: (\[.*\])", logs)) == {"[]"}
 
+    one = listed(shell)[0].rpartition("/")[2]
+    shell.do("download", "first", f"checkpoints/{one}", "--to", "fetched")
+    stored = {key.rpartition("/")[2]: bucket.get(key) for key in bucket.keys("") if f"/{one}/" in key}
+    fetched = {path.name: path.read_bytes() for path in (shell.work / "fetched").rglob("*") if path.is_file()}
+    assert fetched == stored, "the user fetches a checkpoint through the server"
+
     before = {key: bucket.get(key) for key in bucket.keys("")}
     shell.write("torn.py", separate.TRAIN.replace("STEPS", "220"))
     shell.write("second.yaml", "name: second\ncommand: python torn.py\nroles: {worker: {count: 2, cpus: 0.5}}\n")

@@ -40,7 +40,7 @@ async def show_all(call: routes.Call) -> bodies.FileList:
     query = call.query(FilesQuery)
     job = await call.access.job(call.path["job"])
     under = query.under.strip("/")
-    places = await _checkpoints(call, job)
+    places = await _checkpoints(call, job) if _is_under(under, "checkpoints") or not under else []
     found = [one for one in await call.services.files.listing(job.id, places) if _is_under(one.path, under)]
     there = tuple(one for one in elsewhere(job) if _is_under(one.path, under) or _is_under(under, one.path))
     if under and not found and not there:

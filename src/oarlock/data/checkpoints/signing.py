@@ -32,11 +32,12 @@ T = TypeVar("T")
 
 
 class StoredObject(msgspec.Struct, frozen=True):
-    """An object. `version` changes when the content changes."""
+    """An object. `version` changes when the content changes. `modified_at` is in Unix seconds."""
 
     key: str
     bytes: int
     version: str
+    modified_at: float = 0.0
 
 
 def check(url: str) -> None:
@@ -69,13 +70,24 @@ class SignedObjects:
                 Bucket=self._bucket, Prefix=self._prefix + path
             )
             found = [
-                StoredObject(one["Key"].removeprefix(self._prefix), one["Size"], one.get("ETag", ""))
+                StoredObject(
+                    one["Key"].removeprefix(self._prefix),
+                    one["Size"],
+                    one.get("ETag", ""),
+                    one["LastModified"].timestamp(),
+                )
                 for page in pages
                 for one in page.get("Contents", [])
             ]
             return [one for one in found if one.key == path or one.key.startswith(f"{path}/")]
 
         return await self._asked(look)
+
+    async def read(self, one: StoredObject, offset: int, size: int) -> bytes:
+        """Return a part of the object. Raises Conflict where it has changed since it was listed, or is gone."""
+        wanted = {"Bucket": self._bucket, "Key": self._prefix + one.key, "IfMatch": one.version}
+        part = f"bytes={offset}-{offset + size - 1}"
+        return await self._asked(lambda: bytes(self._client.get_object(**wanted, Range=part)["Body"].read()))
 
     async def url(self, key: str, way: str, **more: object) -> str:
         """Return a URL by which anyone may carry out this request for this object. `way`: READ, WRITE or PART."""
