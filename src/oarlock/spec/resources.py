@@ -18,13 +18,14 @@ INSTALLATION = f"{GROUP}/installation"
 
 class Resource(msgspec.Struct, frozen=True):
     """The OarlockJob of a job, by which the job was submitted or which was made for it. `cluster` is the identity of
-    its cluster, None where the server may not read it.
+    its cluster, and `definition` that of the definition of OarlockJob, None where the server may not read it.
     """
 
     namespace: str
     name: str
     uid: str
     cluster: str | None = None
+    definition: str | None = None
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

@@ -73,6 +73,14 @@ class Desk:
     async def delete(self, namespace: str, name: str) -> None:
         self.cluster.delete(namespace, name)
 
+    async def undefine(self) -> None:
+        """Delete the definition, with all objects."""
+        self.cluster.undefine()
+
+    async def define(self) -> None:
+        """Make the definition anew."""
+        self.cluster.define()
+
     async def object(self, namespace: str, name: str) -> dict[str, Any]:
         return self.cluster.objects[namespace, name]
 
@@ -135,6 +143,19 @@ class RealDesk(Desk):
         }
         await self.kubectl(self.users[namespace], "apply", "--filename", "-", text=yaml.safe_dump(manifest))
         return str((await self.object(namespace, name))["metadata"]["uid"])
+
+    async def undefine(self) -> None:
+        definition = definitions.definition()
+        path = f"{DEFINITIONS}/{definition['metadata']['name']}"
+        await self.admin.delete(path)
+        deadline = time.monotonic() + PATIENCE_S
+        with contextlib.suppress(errors.NotFound):
+            while await self.admin.get(path, objects.Bare):
+                assert time.monotonic() < deadline, "the definition is gone"
+                await asyncio.sleep(0.05)
+
+    async def define(self) -> None:
+        assert await define(self.server) == ""
 
     async def edit(self, namespace: str, name: str, **spec: Any) -> None:
         patch = json.dumps({"spec": spec})

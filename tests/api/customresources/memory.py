@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from oarlock.backends.kubernetes import oarlockjobs
+from oarlock.backends.kubernetes import oarlockjobs, projecting
 from oarlock.backends.kubernetes.apiserver import client, credentials, transports
 from oarlock.spec import resources
 
@@ -26,6 +26,7 @@ class Cluster:
     def __init__(self) -> None:
         self.objects: dict[tuple[str, str], dict[str, Any]] = {}
         self.defined = True
+        self.definition = str(uuid.uuid4())
         self.namespaces = {"kube-system": str(uuid.uuid4())}  # the UIDs that the server may read
         self.lost = 0  # so many of the next answers to writes are lost
         self.writes = 0  # of statuses
@@ -68,6 +69,15 @@ class Cluster:
         found = self.objects.pop((namespace, name))
         self._tell("DELETED", found)
 
+    def undefine(self) -> None:
+        """Delete the definition, with all objects."""
+        self.defined = False
+        for namespace, name in list(self.objects):
+            self.delete(namespace, name)
+
+    def define(self) -> None:
+        self.defined, self.definition = True, str(uuid.uuid4())
+
     # Faults
 
     def drop(self) -> None:
@@ -84,10 +94,14 @@ class Cluster:
     # Requests of the server
 
     def answer(self, request: transports.Request) -> transports.Answer:
+        if request.path.startswith(resources.API) and not self.defined:
+            return _answer(404, {"message": "the server could not find the requested resource"})
         if request.path == resources.API:
-            if not self.defined:
-                return _answer(404, {"message": "the server could not find the requested resource"})
             return _answer(200, {"resources": [{"name": "oarlockjobs", "verbs": ["create", "list"]}]})
+        if request.path == projecting.DEFINITION:
+            if not self.defined:
+                return _answer(404, {"message": "not found"})
+            return _answer(200, {"metadata": {"uid": self.definition}})
         if request.method == "GET" and request.path.startswith("/api/v1/namespaces/"):
             uid = self.namespaces.get(request.path.rpartition("/")[2])
             return _answer(200, {"metadata": {"uid": uid}}) if uid else _answer(403, {"reason": "Forbidden"})

@@ -185,6 +185,54 @@ async def test_an_object_that_is_deleted_while_no_server_looks_cancels_its_job(d
         assert await objects_of(desk, stays) == [place(stays)]
 
 
+@pytest.mark.parametrize("serves", [True, False], ids=["served", "stopped"])
+async def test_a_definition_that_is_made_anew_cancels_no_job(desk: Desk, serves: bool) -> None:
+    """It takes all objects with it, also while no server looks. A job that was submitted without one gets another, by
+    which it can be canceled as before; one that was applied runs on.
+    """
+    await desk.rig.submit("ann", name="train")
+    async with desk.serving():
+        await desk.apply(desk.ann, "applied")
+        await desk.until(desk.ann, "applied", is_true("Admitted"))
+        before = await projected(desk, "train")
+        if serves:
+            await desk.undefine()
+            await desk.define()
+    if not serves:
+        await desk.undefine()
+        await desk.define()
+    async with desk.serving():
+        after = await desk.job("train", lambda job: job.resource is not None and job.resource != before.resource)
+        assert (after.intent, place(after)) == ("run", place(before))
+        await desk.until(*place(after), is_true("Admitted"))
+        await until_left_alone(desk, "applied")
+        assert (await desk.job("applied")).intent == "run"
+        await desk.delete(*place(after))
+        await desk.job("train", lambda job: job.intent == "cancel")
+
+
+async def until_left_alone(desk: Desk, name: str) -> None:
+    job = await desk.job(name)
+
+    async def told() -> bool:
+        return any(what == "jobs_left_alone" and facts["job"] == job.id for what, facts in desk.rig.reports)
+
+    await until(told, "it is told that the job goes on")
+
+
+async def test_without_the_definition_a_job_has_no_object(rig: rigs.Rig) -> None:
+    """Pods that name an object which is gone are removed by the cluster. With the definition it gets one again."""
+    desk = Desk(rig)
+    await rig.submit("ann", name="train")
+    async with desk.serving():
+        before = await projected(desk, "train")
+        desk.cluster.undefine()
+        assert (await desk.job("train", lambda job: job.resource is None)).intent == "run"
+        desk.cluster.define()
+        after = await projected(desk, "train")
+        assert after.resource != before.resource
+
+
 async def test_a_server_that_ends_between_object_and_record_makes_no_second_object(
     rig: rigs.Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,6 +31,7 @@ ELSEWHERE = {
     *((rights.JOBS, verb, "oarlockjobs.oarlock.dev") for verb in ("create", "get", "patch", "delete")),
     (rights.JOBS, "patch", "oarlockjobs/status.oarlock.dev"),
     ("cluster", "get", "namespaces"),
+    ("cluster", "get", "customresourcedefinitions.apiextensions.k8s.io"),
 }
 
 

@@ -49,6 +49,16 @@ class Objects(Protocol):
         """Return the identity of the cluster with this namespace; None where this server may not read it."""
         ...
 
+    async def present_definition(self) -> str | None:
+        """Return the UID of the definition of the objects, an empty text where it is deleted or about to be, with all
+        its objects; None where the server may not read it.
+        """
+        ...
+
+    async def definition(self) -> str | None:
+        """Return the same UID as it was a short time ago, or None."""
+        ...
+
     async def uid(self, found: resources.Resource) -> str | None:
         """Return the UID that the object at this place has now; None where there is none."""
         ...

@@ -55,6 +55,7 @@ _JOB = "j-"
 """Begins the id of a job, and no UID."""
 _UNKNOWN = "The cluster of the object is not known: the right to `get` the namespace kube-system is missing."
 _STILL_THERE = "The object is still there."
+_UNDEFINED = "The object was deleted with its definition, not by itself."
 _FOREIGN = "Its labels are those of an object that the server makes for a job. Remove them, and it becomes a job."
 MOST_JOBS = 1_000_000
 MOST_UNTOLD = 5000
@@ -128,6 +129,7 @@ class Face:
         self._uids: dict[str, str] = {}
         self._seen: set[str] = set()  # UIDs of objects that were there, so that they are of this cluster
         self._clusters: dict[str, str | None] = {}  # by namespace
+        self._undefined: set[str] = set()  # ids of jobs whose objects went with the definition
         self._left: set[tuple[str, str]] = set()  # namespaces and reasons that were told
         self._again: dict[str, tuple[float, float]] = {}  # by UID: when it is tried again, and the pause
         self._due: list[tuple[float, str]] = []  # a heap of these times
@@ -363,6 +365,9 @@ class Face:
             found = await self._objects.project(job)
             if found is not None:
                 await self._recorded(job, found)
+                self._undefined.discard(job_id)
+            elif job_id in self._undefined:
+                return AGAIN_FIRST_S  # the definition may come back
         except errors.OarlockError as error:
             namespace, _ = self._objects.place(job)
             if (told := (namespace, translation.reason(error))) not in self._left:
@@ -392,7 +397,8 @@ class Face:
 
     async def _resource(self, found: resources.OarlockJob) -> resources.Resource:
         meta = found.metadata
-        return resources.Resource(meta.namespace, meta.name, meta.uid, await self._cluster(meta.namespace))
+        cluster, definition = await self._cluster(meta.namespace), await self._objects.definition()
+        return resources.Resource(meta.namespace, meta.name, meta.uid, cluster, definition)
 
     async def _remove(self, found: resources.OarlockJob) -> float | None:
         try:
@@ -417,6 +423,9 @@ class Face:
             return None
         if why == _STILL_THERE:
             return AGAIN_FIRST_S
+        if why == _UNDEFINED and await self._made_anew(job):
+            self._forget(uid)
+            return None
         if job.resource is not None and (told := (job.resource.namespace, why)) not in self._left:
             self._left.add(told)
             facts = {"namespace": told[0], "job": job.id, "reason": why, "hint": f"oarlock cancel {job.id}"}
@@ -438,7 +447,24 @@ class Face:
                 return "The object is in another cluster than that of the settings."
         elif uid not in self._seen:
             return _UNKNOWN
-        return _STILL_THERE if await self._objects.uid(job.resource) == uid else None
+        if await self._objects.uid(job.resource) == uid:
+            return _STILL_THERE
+        definition, before = await self._objects.present_definition(), job.resource.definition
+        if definition == "" or (definition is not None and before is not None and definition != before):
+            return _UNDEFINED
+        return None
+
+    async def _made_anew(self, job: nouns.Job) -> bool:
+        """Let a job that was submitted without an object get another one: the first was made for it alone, and has
+        gone with its definition. Return False for an object that a user had applied.
+        """
+        gone, at = job.resource, self._services.clock()
+        if gone is None or self._objects.place(job) != (gone.namespace, gone.name):
+            return False
+        await self._services.store.write(lambda tx: _forget_object(tx, job.id, gone, at))
+        self._undefined.add(job.id)
+        self._touch(job.id)
+        return True
 
     async def _cluster(self, namespace: str) -> str | None:
         if namespace not in self._clusters:
@@ -558,6 +584,12 @@ def _records(view: stores.View, after: int) -> list[events.Record]:
 
 def _not_over(view: stores.View) -> list[nouns.Job]:
     return view.jobs(stores.JobFilter(phases=phases.NOT_OVER, limit=MOST_JOBS))
+
+
+def _forget_object(tx: stores.Transaction, job_id: str, gone: resources.Resource, at: float) -> None:
+    job = tx.job(job_id)
+    if job is not None and job.resource == gone:
+        tx.put_job(msgspec.structs.replace(job, resource=None), at=at)
 
 
 def _record_object(tx: stores.Transaction, job_id: str, found: resources.Resource, at: float) -> nouns.Job | None:

@@ -60,6 +60,7 @@ RIGHTS = (
     *(Right(False, verb, "oarlockpools.oarlock.dev") for verb in ("list", "watch", "create", "patch", "delete")),
     Right(False, "patch", "oarlockpools/status.oarlock.dev"),
     Right(False, "get", "namespaces", "kube-system"),
+    Right(False, "get", "customresourcedefinitions.apiextensions.k8s.io", "oarlockjobs.oarlock.dev"),
 )
 """The rights that the server needs beside those of `OBJECTS`."""
 OBJECTS = (

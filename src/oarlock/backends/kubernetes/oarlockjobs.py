@@ -64,6 +64,13 @@ class OarlockJobs:
     async def cluster(self, namespace: str) -> str | None:
         return await projecting.identity(self._api, namespace)
 
+    async def present_definition(self) -> str | None:
+        found = await projecting.definition(self._api)
+        return "" if found is None and not await projecting.defined(self._api) else found
+
+    async def definition(self) -> str | None:
+        return await self._projection.definition()
+
     async def uid(self, found: resources.Resource) -> str | None:
         path = f"{resources.API}/namespaces/{found.namespace}/oarlockjobs/{found.name}"
         try:

@@ -22,8 +22,11 @@ from oarlock.backends.kubernetes.site import Site
 from oarlock.spec import errors, jobs, resources
 
 PLURAL = "oarlockjobs"
+DEFINITION = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{PLURAL}.{resources.GROUP}"
 DISCOVERED_S = 30.0
 """The answer of discovery is kept so long: the definition may be installed later."""
+DEFINITION_S = 5.0
+"""And its UID, for many objects that are made one after the other."""
 FORBIDDEN_FIRST_S, FORBIDDEN_MOST_S = 2.0, 120.0
 """An object that the API server forbids is not tried again for so long at first, and at most."""
 
@@ -69,6 +72,7 @@ class Projection:
         self._forbidden: dict[str, _Forbidden] = {}  # by namespace
         self._defined = False
         self._discovered_at: float | None = None
+        self._definition: tuple[str | None, float] | None = None  # its UID, and when it was read
 
     async def make(self, job: jobs.Job) -> resources.OarlockJob | None:
         """Make the job's object, or find it; None where the cluster has no definition, or the settings want none.
@@ -104,7 +108,15 @@ class Projection:
     async def reference(self, found: resources.OarlockJob) -> resources.Resource:
         """Return the object as a job's record names it."""
         meta = found.metadata
-        return resources.Resource(meta.namespace, meta.name, meta.uid, await self._identity(meta.namespace))
+        cluster, definition = await self._identity(meta.namespace), await self.definition()
+        return resources.Resource(meta.namespace, meta.name, meta.uid, cluster, definition)
+
+    async def definition(self) -> str | None:
+        """Return the UID of the definition, as it was a short time ago, or None."""
+        now = self._monotonic()
+        if self._definition is None or now - self._definition[1] >= DEFINITION_S:
+            self._definition = await definition(self._api) or None, now
+        return self._definition[0]
 
     async def owner(self, job: jobs.Job) -> resources.Resource | None:
         """Return the object that owns the job's pods, made where the job has none yet; None where none can own them.
@@ -198,6 +210,19 @@ async def defined(api: client.Client, plural: str = PLURAL) -> bool:
     except errors.NotFound:
         return False
     return any(one.name == plural and "create" in one.verbs for one in found.resources)
+
+
+async def definition(api: client.Client) -> str | None:
+    """Return the UID of the definition of OarlockJob: empty where there is none, or where it is being deleted with all
+    its objects; None without the right to read it.
+    """
+    try:
+        found = (await api.get(DEFINITION, objects.Bare)).metadata
+    except errors.NotFound:
+        return ""
+    except errors.Forbidden:
+        return None
+    return found.uid if found.deletion_timestamp is None else ""
 
 
 class ResourceName(msgspec.Struct, frozen=True):
