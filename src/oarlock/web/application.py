@@ -24,7 +24,7 @@ from oarlock.web.pages import home, live
 from oarlock.web.pages.administration import login, server, sessions, users
 from oarlock.web.pages.cluster import cluster, pools, simulate, usage
 from oarlock.web.pages.jobs import compare, job, jobs, log, metrics, submit
-from oarlock.web.rendering import assets, compressing, templating, texts
+from oarlock.web.rendering import assets, compressing, drawing, templating, texts
 from oarlock.web.updates import feeds, fragments, openpages
 
 PAGES: tuple[table.Page, ...] = (
@@ -92,7 +92,8 @@ class Pages:
         self._turns = turns.Turns()
         self._feeds = feeds.Feeds(self._marks)
         self._open = openpages.OpenPages()
-        self._updates = fragments.Updates()
+        self._drawing = drawing.Thread()
+        self._updates = fragments.Updates(self._drawing)
         self._admissions = admissions.Admissions()
 
     async def __call__(self, scope: types.Scope, receive: types.Receive, send: types.Send) -> None:
@@ -101,7 +102,7 @@ class Pages:
             return
         response = await self._answer(scope, receive)
         if isinstance(response, responses.Response):
-            await asyncio.to_thread(compressing.compress, response, dict(scope["headers"]))
+            await self._drawing(compressing.compress, response, dict(scope["headers"]))
         with contextlib.suppress(ConnectionError):  # the browser is gone
             await response(scope, receive, _guarded(send, stored=scope["path"].startswith("/static/")))
 
@@ -208,7 +209,7 @@ class Pages:
                 "title": page.title if page is not None else "",
                 "menu": [one for one in self._menu if visit.admitted and visit.may(one.right)],
             }
-            text = await asyncio.to_thread(self._templates.render, answer.template, **{**frame, **answer.facts})
+            text = await self._drawing(self._templates.render, answer.template, **{**frame, **answer.facts})
             response: responses.Response = responses.HTMLResponse(text, answer.status)
             for name, value in answer.headers:
                 response.headers.append(name, value)

@@ -55,7 +55,8 @@ async def of_all(call: routes.Call) -> bodies.RecordPage:
             if found.items or left <= 0 or call.services.wakes.closed:
                 return bodies.RecordPage(tuple(found.items), found.seen)
             if found.seen == after:
-                await ear.wait(left)
+                if not await ear.wait(left):
+                    return bodies.RecordPage((), after)
             else:
                 await asyncio.sleep(min(left, GATHER_S))
             await call.services.authenticator.caller(call.headers, waiting=True)  # its token may be revoked by now

@@ -154,11 +154,13 @@ class Ear:
         self._name = name
         self._future = self._listen()
 
-    async def wait(self, timeout_s: float) -> None:
-        """Return after a wake since the last wait, or after the time-out."""
+    async def wait(self, timeout_s: float) -> bool:
+        """Return after a wake since the last wait, or after the time-out: whether there was a wake."""
         await asyncio.wait((self._future,), timeout=timeout_s)
-        if self._future.done():
+        woken = self._future.done()
+        if woken:
             self._future = self._listen()
+        return woken
 
     def leave(self) -> None:
         """Stop listening."""

@@ -23,7 +23,7 @@ from starlette import responses
 
 from oarlock.spec.access import users
 from oarlock.web.access import visits
-from oarlock.web.rendering import compressing
+from oarlock.web.rendering import compressing, drawing
 
 KEPT_S = 0.5
 """Seconds for which an update is shared: facts that no event tells, such as a job's progress, are at most so old."""
@@ -73,7 +73,8 @@ class _Making:
 class Updates:
     """The updates of the last moment, which equal readers share."""
 
-    def __init__(self) -> None:
+    def __init__(self, thread: drawing.Thread) -> None:
+        self._thread = thread
         self._making: dict[Key, _Making] = {}
 
     async def find(self, visit: visits.Visit, make: Making) -> tuple[responses.Response, frozenset[str] | None]:
@@ -95,7 +96,7 @@ class Updates:
             made = await make()
             if made.response.status_code != 200:
                 return made.response, None
-            update = await asyncio.to_thread(_update, bytes(made.response.body), making.seq, made.topics)
+            update = await self._thread(_update, bytes(made.response.body), making.seq, made.topics)
             if made.shared:
                 making.update.set_result(update)
             return update.answer(visit), update.topics if made.shared else None
