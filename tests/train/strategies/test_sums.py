@@ -192,6 +192,30 @@ def test_a_resumed_run_adds_up_as_the_one_before_it(tmp_path: Path) -> None:
     assert said.count("added up by shared memory of the ranks [0, 1, 2], now by gloo") == 1
 
 
+def elsewhere() -> None:
+    """The order of a checkpoint that these ranks cannot have, because they are placed otherwise."""
+    train.init()
+    segments._PART = 1 << 60
+    strategy = allreduce.AllReduce()
+    strategy.attach(wide_net())
+    asked: list[int] = []
+
+    def offer(size: int, **_: object) -> None:
+        asked.append(size)
+        refuse()
+
+    segments.Offer = offer
+    strategy.keep_choice({"sums": [[0, 2], [1, 3]]})
+    assert not asked, "memory in another order wins no bits"
+    assert strategy.choice() == {"sums": [[0], [1], [2], [3]]}
+    strategy.keep_choice({"sums": [[0, 1, 2, 3]]})
+    assert asked
+
+
+def test_memory_is_not_taken_for_an_order_that_cannot_be_had(tmp_path: Path) -> None:
+    assert crew.run(elsewhere, folder=tmp_path, world_size=4) == [0] * 4, crew.output(tmp_path, 4)
+
+
 def killed(before: Callable[[], None]) -> None:
     world = train.init()
     model = wide_net()

@@ -103,8 +103,8 @@ class AllReduce(Strategy):
             for bucket in self._buckets:
                 bucket.share(None)
             self._hosts = hosts
-        elif self._hosts == self._apart():
-            self._share(sparing=False)
+        elif self._hosts == self._apart() and worlds.crew is not None and worlds.crew.hosts == hosts:
+            self._share(sparing=False)  # all memory that there is, for the bits of the run before
         if hosts != self._hosts and self._world.is_chief:
             sys.stderr.write(
                 f"oarlock.train: the checkpoint's gradients were added up by {_words(hosts)}, now by "
