@@ -18,10 +18,10 @@ from oarlock.client.asynchronous import clients
 from oarlock.spec import errors
 from oarlock.web.updates import topics
 
-WAIT_S = 0.4
-"""Seconds that the API waits for a line."""
+WAIT_S = 0.9
+"""Seconds that the API waits for a line. After the end of the session it tells none, and says so within this time."""
 PAUSE_S = 0.5
-"""Seconds from one message to the next. After both times together a reader has noticed that its session has ended."""
+"""Seconds from one message to the next."""
 
 
 class News(msgspec.Struct, frozen=True, omit_defaults=True):
