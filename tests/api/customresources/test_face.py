@@ -25,8 +25,9 @@ async def test_apply_submits_get_shows_and_delete_cancels(desk: Desk) -> None:
         job = await desk.job("train")
         assert (job.owner, job.pool, job.spec.roles["worker"].count) == ("ann", "default", 2)
         assert job.resource is not None
-        assert msgspec.structs.replace(job.resource, cluster=None) == resources.Resource(desk.ann, "train", uid)
+        assert (job.resource.namespace, job.resource.name, job.resource.uid) == (desk.ann, "train", uid)
         assert job.resource.cluster
+        assert job.resource.definition
         status = await desk.until(desk.ann, "train", is_true("Admitted"))
         assert (status["job"], status["phase"], status["workers"]) == (job.id, "QUEUED", "0/2")
         job = await desk.rig.launch(job)
@@ -456,7 +457,11 @@ async def test_without_the_right_to_read_kube_system_the_own_namespace_tells_the
     async with desk.serving():
         await desk.apply(desk.ann, "train")
         assert (await desk.job("train")).resource == resources.Resource(
-            desk.ann, "train", desk.cluster.objects[desk.ann, "train"]["metadata"]["uid"], "u-ann"
+            desk.ann,
+            "train",
+            desk.cluster.objects[desk.ann, "train"]["metadata"]["uid"],
+            "u-ann",
+            desk.cluster.definition,
         )
     await desk.delete(desk.ann, "train")
     async with desk.serving():
