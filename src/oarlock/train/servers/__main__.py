@@ -33,9 +33,7 @@ def main(arguments: list[str]) -> int:
         )
         return 2
     if "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(
-            1
-        )  # each connection has a thread of its own, and a worker beside may want the other cores
+        torch.set_num_threads(1)  # each connection has a thread, and workers beside need the other cores
     device = "cuda" if torch.cuda.is_available() else "cpu"
     snapshot = None if child else _snapshot(address)
     made = server.Server((host.strip("[]"), int(port)), token, device=device, snapshot=snapshot)
