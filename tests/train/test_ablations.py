@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 
 import pytest
 from bench.train import accuracy
+from tests.train import crew
+
+
+def measure(*words: str) -> None:
+    sys.argv = [str(accuracy.SCRIPT), *words]
+    runpy.run_path(str(accuracy.SCRIPT), run_name="__main__")
 
 
 def test_every_method_trains(tmp_path: Path) -> None:
-    command = [sys.executable, str(accuracy.SCRIPT), "digits", "0", *accuracy.METHODS]
-    environ = {**os.environ, "BENCH_STEPS": "2"}
-    said = subprocess.run(command, env=environ, check=True, stdout=subprocess.PIPE, text=True).stdout
-    lines = [json.loads(line) for line in said.splitlines()]
+    words = ("digits", "0", *accuracy.METHODS)
+    codes = crew.run(measure, *words, folder=tmp_path, world_size=1, env={"BENCH_STEPS": "2"})
+    assert codes == [0], crew.output(tmp_path, 1)
+    lines = [json.loads(line) for line in (tmp_path / "rank-0.txt").read_text().splitlines()]
     assert tuple(one["method"] for one in lines) == accuracy.METHODS
     assert all(0 <= one["accuracy"] <= 1 for one in lines)
 
