@@ -31,7 +31,7 @@ class Cluster:
         self.writes = 0  # by servers
         self.servers: list[Objects] = []
         self.faults: list[Exception] = []  # that end the watches
-        self.defined: Iterator[bool] = iter(())  # the next answers of discovery; then it is
+        self.defined: Iterator[bool | Exception] = iter(())  # the next answers of discovery; then it is
         self._versions = itertools.count(1)
 
     def put(self, name: str, spec: Any = None, status: Any = None, labels: dict[str, str] | None = None) -> None:
@@ -86,7 +86,10 @@ class Objects:
         return deleted - self.items.keys()
 
     async def is_defined(self) -> bool:
-        return next(self._cluster.defined, True)
+        answer = next(self._cluster.defined, True)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
     async def create(self, name: str, spec: dict[str, Any]) -> None:
         if name in self._cluster.found:
@@ -298,6 +301,23 @@ async def test_a_definition_that_is_made_again_at_once_takes_no_pool_with_it() -
             return not await server.limits()
 
         await until(gone, "a single object takes its pool with it")
+
+
+async def test_a_deletion_counts_although_discovery_fails_at_first() -> None:
+    """The object was made again, as if nobody had deleted it."""
+    cluster = Cluster()
+    server = Server(cluster, "here")
+    async with server.serving():
+        cluster.put("research", {"limit": {"gpus": 16}})
+        await until(is_settled(cluster, "research"), "it is a pool")
+        cluster.defined = iter([errors.Unavailable("no answer", hint="")])
+        cluster.delete("research")
+
+        async def gone() -> bool:
+            return not await server.limits()
+
+        await until(gone, "the pool goes with its object")
+        assert "research" not in cluster.found
 
 
 async def test_where_nothing_changes_the_jobs_are_not_counted_again(monkeypatch: pytest.MonkeyPatch) -> None:

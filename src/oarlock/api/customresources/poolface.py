@@ -127,6 +127,7 @@ class Face:
         self._objects = objects
         self._leads = leads
         self._led = False
+        self._deleted: set[str] = set()  # names of objects that were deleted, until a look has dealt with them
         self._kept: dict[str, str] = {}  # why a pool stays after the deletion of its object
         self._database: str | None = None
         self._foreign: set[str] = set()  # names of objects of other installations that were told
@@ -175,13 +176,14 @@ class Face:
             await self._objects.renew()
             self._objects.take_deleted()
             self._database = await self._services.store.read(_database)
-        deleted = self._objects.take_deleted()
+        self._deleted = (self._deleted | self._objects.take_deleted()) - self._objects.items.keys()
         if not self._led:
-            deleted, undecided = await self._services.store.read(self._absent)
+            self._deleted, undecided = await self._services.store.read(self._absent)
             await self._forget(undecided)
-        if deleted and not await self._is_defined():
-            await self._forget(deleted)
-            deleted = set()
+        if self._deleted and not await self._is_defined():
+            await self._forget(self._deleted)
+            self._deleted = set()
+        deleted = set(self._deleted)
         seen, declared, states = await self._services.store.read(lambda view: (_seen(view), *_states(view)))
         found, foreign = dict(self._objects.items), self._leave()
         self._settled = {name: found.pop(name).metadata.resource_version for name in foreign}
@@ -194,11 +196,13 @@ class Face:
             try:
                 done = await self._one(name, found.get(name), declared.get(name), states.get(name), name in deleted)
             except (errors.Conflict, errors.NotFound):
+                self._deleted.discard(name)
                 continue  # the watch tells of the object's change, and the next look does the rest
             except errors.OarlockError as error:
                 failed = True
                 _log.warning("resources.pool_not_followed", pool=name, error=str(error))
             else:
+                self._deleted.discard(name)
                 self._settled |= {name: done} if done is not None else {}
         self._seen = seen
         self._again_at = 0.0 if failed else asyncio.get_running_loop().time() + ANEW_S
