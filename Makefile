@@ -119,7 +119,7 @@ bench-train: setup-dev  ## training over slow links, and its checkpoints (root: 
 
 bench-web: setup-dev  ## the pages in a browser, against TensorBoard (ARGS="visits log": some of them)
 	@$(BIN)/python -c 'import playwright' 2>/dev/null || $(PIP) -e '.[browser]'
-	$(BIN)/python -m bench $(if $(ARGS),$(ARGS),visits lists idle-pages fifty heap log charts map verdicts package)
+	$(BIN)/python -m bench $(if $(ARGS),$(ARGS),visits lists idle-pages fifty heap log follow charts map verdicts package)
 
 bench-kube: setup-dev  ## launches on Kubernetes, against the stock scheduler (KUBEBUILDER_ASSETS=folder); with KUBECONFIG also jobs in pods
 	$(BIN)/python -m bench $(or $(ROWS),kube objects $(if $(KUBECONFIG),pods)) $(ARGS)

@@ -17,7 +17,7 @@ from rich import table as tables
 
 from bench import commandline, drain, elastic, firstline, idle, install, lines, metrics, submits, table, training
 from bench.kubernetes import kube, objects, pods
-from bench.pages import large, living, packages, visits
+from bench.pages import large, living, packages, stage, visits
 from bench.pages import serving as pageserving
 from bench.scheduler import placing, policies, scheduling
 from bench.train import (
@@ -78,6 +78,7 @@ PAGES = {
     "idle-pages": living.idle,
     "heap": living.heap,
     "log": large.log,
+    "follow": large.follow,
     "charts": large.metrics,
     "map": large.nodes,
     "verdicts": large.verdicts,
@@ -94,6 +95,8 @@ def main() -> int:
     parser.add_argument("names", nargs="*", choices=[[], *ALL], metavar="NAME", help=", ".join(ALL))
     parser.add_argument("--save", action="store_true", help="put the figures into docs/benchmarks.md")
     options = parser.parse_args()
+    if options.save and stage.SHORT:
+        parser.error("the figures of a short run (BENCH_SHORT) are not kept")
     console = consoles.Console(stderr=True)
     system = f"Linux {platform.release().split('-')[0]}, Python {platform.python_version()}"
     machine = f"{os.cpu_count()} cores, {platform.machine()}, {system}"

@@ -9,11 +9,30 @@ from bench import processes, table
 from bench import server as servers
 from bench.pages import stage
 
-RANKS, LINES = 8, 125_000
-NAMES = 1_000
-JOBS, METRICS, STEPS = 10, 10, 10_000
-NODES, GPUS = 1_000, 8
-WAITING, KEYS = 1_000, 20
+RANKS, LINES = 8, stage.many(125_000, 100_000)
+NAMES = stage.many(1_000, 100)
+JOBS, METRICS, STEPS = stage.many(10, 3), 10, stage.many(10_000, 500)
+NODES, GPUS, HOLDING = stage.many(1_000, 100), 8, stage.many(50, 5)
+WAITING, KEYS = stage.many(1_000, 30), stage.many(20, 4)
+RATE, FOLLOWED_S = 2_000, stage.many(60, 10)
+LEAST_AGES = 20
+SPEAKING = f"""
+import os, time
+rank, began = os.environ["RANK"], time.time()
+for number in range({RATE // 8 * (FOLLOWED_S + 300)}):
+    late = began + number * {8 / RATE} - time.time()
+    if late > 0:
+        time.sleep(late)
+    print(f"{{time.time():.3f}} rank {{rank}} step {{number}} loss 0.12345 accuracy 0.67890", flush=True)
+"""
+AGES = """() => {
+  tasks.length = 0;
+  window.ages = [];
+  setInterval(() => {
+    const said = document.querySelector("#lines li:last-child code")?.textContent.split(" ")[0];
+    ages.push(Date.now() / 1000 - Number(said));
+  }, 100);
+}"""
 TALKING = f"""
 import os, sys
 rank = os.environ["RANK"]
@@ -68,6 +87,34 @@ def log() -> list[table.Row]:
     return rows
 
 
+def follow() -> list[table.Row]:
+    """Follow the log of eight ranks that print two thousand lines a second, and look how old its newest line is."""
+    with stage.server() as server, stage.browser() as browser, browser.context(server) as context:
+        (server.work / "speak.py").write_text(SPEAKING)
+        flags = ("--workers", str(RANKS), "--cpus", "0.1")
+        server.run("run", "--detach", "--name", "speaks", *flags, "--", "python", "speak.py", cwd=server.work)
+        visit = stage.Visit(context.new_page())
+        visit.open(f"{server.url}/jobs/speaks/log", "#lines li >> nth=1000")
+        visit.page.wait_for_timeout(5000)  # all ranks print
+        before = processes.cpu_s(server.pid)
+        visit.page.evaluate(AGES)
+        visit.forget()
+        visit.page.wait_for_timeout(FOLLOWED_S * 1000)
+        ages: list[float] = visit.page.evaluate("ages")
+        times, cost = visit.times(), processes.cpu_s(server.pid) - before
+        if len(ages) < LEAST_AGES or visit.page.get_attribute("#follow", "aria-pressed") != "true":
+            raise RuntimeError("the page has not followed")
+        server.run("cancel", "speaks")
+        what = f"log of {RANKS} ranks with {RATE:,} lines/s together, followed for {FOLLOWED_S} s"
+        detail = f"median {table.median(ages):.2g} s; server {100 * cost / FOLLOWED_S:.0f} % of a core; "
+        detail += f"{visit.requests} requests, {visit.wire_bytes / 1e6:.1f} MB on the wire"
+        tasks = f"long tasks {times['tasks'] / FOLLOWED_S:.0f} ms in a second; {times['elements']:,} elements"
+        return [
+            stage.row(f"{what}, age of the newest line, greatest", max(ages), "s", 1, detail),
+            stage.row(f"{what}, longest task", times["longest"], "ms", 100, tasks),
+        ]
+
+
 def metrics() -> list[table.Row]:
     """Open the metrics of a job with a thousand names, and the comparison of ten jobs."""
     with stage.server() as server, stage.browser() as browser, browser.context(server) as context:
@@ -106,7 +153,7 @@ def nodes() -> list[table.Row]:
     """Open the map of a thousand nodes with eight devices each."""
     flags = ("--virtual-nodes", str(NODES), "--virtual-gpus", str(GPUS))
     with stage.server(0, *flags) as server, stage.browser() as browser, browser.context(server) as context:
-        for number in range(50):
+        for number in range(HOLDING):
             server.run(
                 "run", "--detach", "--name", f"holds-{number}", "--gpus", "8", "--", "sleep", "3000", cwd=server.work
             )
@@ -134,10 +181,13 @@ def verdicts() -> list[table.Row]:
                 client.post("/jobs", json={"spec": spec}).raise_for_status()
         visit = stage.Visit(context.new_page())
         visit.open(f"{server.url}/submit", "#verdict p")
+        with visit.page.expect_response(lambda answer: answer.request.method == "POST") as answered:
+            visit.page.fill("#text", "command: 'true'\nname: a")  # the caret is at its end
+        answered.value.finished()
         taken = []
-        for name in itertools.islice(itertools.cycle("abcdefgh"), KEYS):
+        for key in itertools.islice(itertools.cycle("bcdefgh"), KEYS):
             with visit.page.expect_response(lambda answer: answer.request.method == "POST") as answered:
-                visit.page.locator("input[name='field.name']").press_sequentially(name)
+                visit.page.press("#text", key)
                 began = time.perf_counter()
             answered.value.finished()
             taken.append(time.perf_counter() - began)

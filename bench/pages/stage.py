@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -26,6 +27,8 @@ FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--
 FLAGS += ("--disable-sync", "--no-first-run", "--font-render-hinting=none", "--js-flags=--expose-gc")
 WORKER, CPU = roles.RoleName.WORKER, holdings.Resources(1000, 0, 0)
 PATIENCE_MS = 180_000
+SHORT = os.environ.get("BENCH_SHORT") == "1"
+"""Whether the benches only show that they run to their ends: with less of everything, so that no figure counts."""
 END_S = 60.0
 WATCH = """
 window.tasks = [];
@@ -37,6 +40,11 @@ TIMES = """() => ({
   tasks: tasks.reduce((sum, one) => sum + one, 0), longest: Math.max(0, ...tasks),
   elements: document.getElementsByTagName("*").length,
 })"""
+
+
+def many(count: int, few: int) -> int:
+    """Return the count, or the small one of a short run."""
+    return few if SHORT else count
 
 
 @contextlib.contextmanager
