@@ -163,7 +163,7 @@ async def test_a_long_log_is_searched_and_read_from_any_line(shell: shells.Shell
 GROWING = """
 import pathlib, sys, time
 said = 0
-for number, lines in enumerate((1000, 3800, 1500)):
+for number, lines in enumerate((1000, 3800, 4500)):
     for _ in range(6000):  # ten minutes at most
         if not number or (pathlib.Path(sys.argv[1]) / f"go-{number}").exists():
             break
@@ -174,7 +174,7 @@ time.sleep(600)
 """
 PLACE = """(() => {
     const top = document.getElementById("log").getBoundingClientRect().top;
-    const row = [...document.querySelectorAll("#lines li")].find((one) => one.getBoundingClientRect().bottom > top + 1);
+    const row = [...document.querySelectorAll("#lines li")].find((one) => one.getBoundingClientRect().bottom > top + 8);
     return [row.querySelector("code").textContent, Math.round(row.getBoundingClientRect().top - top)];
 })()"""
 COUNT = "document.getElementById('lines').childElementCount"
@@ -201,7 +201,7 @@ async def test_a_reader_keeps_the_place_while_a_full_page_grows(
     await page.wait_for_timeout(1000)
     assert await page.evaluate(PLACE) == before
     assert await page.evaluate(COUNT) <= 5000
-    while not await page.locator("#lines li:has-text('line 6299')").count():
+    while not await page.locator("#lines li:has-text('line 9299')").count():
         await page.evaluate("document.getElementById('log').scrollTop = 1e9")
         await page.wait_for_timeout(200)
     assert await page.evaluate(COUNT) <= 5000

@@ -1,5 +1,6 @@
 // The lines of a log: follows the end until the reader scrolls away, and loads the lines before and behind those shown.
-// At most MOST rows are in the document. A place is asked for by the text that the server gave, so no line is lost.
+// At most MOST rows are in the document, and fewer while it follows: each answer costs the browser a look at all rows.
+// A place is asked for by the text that the server gave, so no line is lost.
 "use strict";
 (() => {
   const box = document.getElementById("log");
@@ -8,7 +9,8 @@
   if (!box) return;
   const MOST = 5000;
   const SOME = 500;
-  const MANY = 2000;
+  const FOLLOWED = 2000;
+  const FAR_BYTES = 250000;
   const EDGE = 400;
   const LONGEST_MS = 30000;
   let rows = document.getElementById("lines");
@@ -118,7 +120,7 @@
     join(page);
     const parts = new Map(); // the last row of each stream that goes on
     const note = (row) => (row.classList.contains("part") ? parts.set(stream(row), row) : parts.delete(stream(row)));
-    for (const row of rows.children) note(row);
+    if (rows.querySelector(".part")) for (const row of rows.children) note(row);
     const added = document.createDocumentFragment();
     for (const row of [...page.children]) {
       const before = parts.get(stream(row));
@@ -131,12 +133,13 @@
     if (mark) fill();
     cut.after = page.dataset.after;
     later = Number(page.dataset.later);
-    if (rows.childElementCount <= MOST) return;
-    const top = mark.getBoundingClientRect().top;
-    while (rows.childElementCount > MOST) rows.firstElementChild.remove();
+    const most = following ? FOLLOWED : MOST;
+    if (rows.childElementCount <= most) return;
+    const top = following ? 0 : mark.getBoundingClientRect().top; // it costs a layout of all rows
+    while (rows.childElementCount > most) rows.firstElementChild.remove();
     cut.before = null;
     earlier = 1;
-    box.scrollTop += mark.getBoundingClientRect().top - top; // the rows in view stay where they are
+    if (!following) box.scrollTop += mark.getBoundingClientRect().top - top; // the rows in view stay where they are
   };
 
   const prepend = (page) => {
@@ -182,7 +185,7 @@
 
   const forth = () =>
     alone(async () => {
-      if (cut.after) return append(await fetched(cut.after, { after: following ? MANY : SOME }));
+      if (cut.after) return append(await fetched(cut.after, { after: SOME }));
       const last = rows.lastElementChild;
       const page = await fetched(last.id, { after: SOME });
       last.remove();
@@ -196,7 +199,7 @@
         replace(await fetched("end", { before: 1000 }));
         return toEnd();
       }
-      const page = await fetched(cut.after, { after: MANY });
+      const page = await fetched(cut.after, { after: SOME });
       poll = Number((rows.dataset.poll = page.dataset.poll));
       const count = page.childElementCount;
       quiet = count > page.querySelectorAll(".open").length ? 0 : Math.min(4, quiet + 1);
@@ -204,7 +207,7 @@
         later = Math.max(1, Number(page.dataset.later)); // for when the reader comes to the end: rows above may be read now
         return;
       }
-      if (Number(page.dataset.later) > 4e6) replace(await fetched("end", { before: 1000 }));
+      if (Number(page.dataset.later) > (following ? FAR_BYTES : 4e6)) replace(await fetched("end", { before: 1000 }));
       else append(page);
       if (following) toEnd();
     });
