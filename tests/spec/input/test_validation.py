@@ -58,6 +58,18 @@ REFUSED = [
     ("command: x\ndata: [{source: a, mount: /b}]", "data[0].mount", "working directory"),
     ("command: x\ndata: [{source: a, mount: b}, {source: c, mount: b}]", "data[1].mount", "taken"),
     ("command: x\ndata: [{sorce: a, mount: b}]", "data[0].sorce", "`source`"),
+    *(
+        (f"command: x\nvolumes: [{{claim: a, mount: '{place}'}}]", "volumes[0].mount", why)
+        for place, why in (
+            ("data", "absolute"),
+            ("/", "root"),
+            ("//a", "plain path"),
+            ("/a/../b", "plain path"),
+            ("/a:b", "plain path"),
+            ("/dev/shm", "taken"),
+            ("/oarlock/home", "taken"),
+        )
+    ),
     ("command: x\ndependencies: /etc/passwd", "dependencies", "working directory"),
     ("command: x\nsecrets: [{name: a, as: foo}]", "secrets[0].as", "env, file"),
     ("command: x\nsize: 3-v100", "size", "There are 1-v100, 2-v100, 4-v100, 8-v100."),

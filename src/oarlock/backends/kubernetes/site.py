@@ -32,12 +32,10 @@ import msgspec
 
 from oarlock.spec import errors, holdings, jobfile
 from oarlock.spec.cluster import nodes, profiles
-from oarlock.spec.input import quantities
+from oarlock.spec.input import mounts, quantities
 
 DOMAINS = {"zone": "topology.kubernetes.io/zone", "nvlink": "nvidia.com/gpu.clique"}
 NVIDIA = "nvidia.com/gpu"
-FOLDER = "/oarlock"
-"""The folder in which pods have what the server brings."""
 OWN = "oarlock.dev/"
 """Begins the labels and annotations of the server."""
 
@@ -50,6 +48,9 @@ EFFECTS = (*sorted(nodes.CLOSING), HINT)
 CORDON = "node.kubernetes.io/unschedulable"
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _SUBDOMAIN = re.compile(r"(?=.{1,253}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_WORD = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_VARIABLE = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
+_NAMES = "Use small letters, digits, hyphens and dots."
 
 
 class NodeClass(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -162,6 +163,20 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
                     path=f"{path}.annotations",
                     hint=f"Name it otherwise: those with {OWN} are the server's.",
                 )
+            prefix, _, word = annotation.rpartition("/")
+            if not _WORD.fullmatch(word) or ("/" in annotation and not _SUBDOMAIN.fullmatch(prefix)):
+                raise errors.InvalidInput(
+                    f"{annotation!r} is not a valid name of an annotation.",
+                    path=f"{path}.annotations",
+                    hint="Write it as example.com/name.",
+                )
+        for variable in self.env:
+            if not _VARIABLE.fullmatch(variable):
+                raise errors.InvalidInput(
+                    f"{variable!r} is not a valid name of a variable.",
+                    path=f"{path}.env",
+                    hint="Use letters, digits and _.",
+                )
         for taint in self.tolerate:
             key = taint.partition("=")[0]
             if not key or key == CORDON or key.startswith(OWN):
@@ -185,17 +200,16 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
                     path=f"{at}.claim",
                     hint="Leave it out: each job sees its own checkpoints.",
                 )
-            if not volume.mount.startswith("/") or any(is_below(volume.mount, folder) for folder in taken):
+            if not _SUBDOMAIN.fullmatch(volume.claim):
                 raise errors.InvalidInput(
-                    f"Nothing can be mounted at {volume.mount}.",
+                    f"{volume.claim!r} is not a valid name of a claim.", path=f"{at}.claim", hint=_NAMES
+                )
+            if why := mounts.fault(volume.mount, taken):
+                raise errors.InvalidInput(
+                    f"Nothing can be mounted at {volume.mount}: it {why}.",
                     path=f"{at}.mount",
                     hint=f"Name an absolute path that is not below {' or '.join(taken)}.",
                 )
-
-
-def is_below(path: str, folder: str) -> bool:
-    """Return whether the path is the folder or below it."""
-    return f"{path.rstrip('/')}/".startswith(f"{folder.rstrip('/')}/")
 
 
 class Mode(StrEnum):
@@ -282,18 +296,21 @@ class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     def check_profiles(self) -> None:
         """Raise InvalidInput for a profile with which no pod would start, and for two volumes at one place."""
         self._check_labels()
-        mounted: dict[str, str] = {}
+        mounted: list[tuple[str, str]] = []  # profiles, each with a place
         for name, one in sorted(self.profiles.items()):
-            one.check(name, self.checkpoint_claim, (FOLDER, self.checkpoint_path))
+            one.check(name, self.checkpoint_claim, (*mounts.TAKEN, self.checkpoint_path))
             for volume in one.volumes:
-                other = mounted.setdefault(volume.mount.rstrip("/"), name)
-                if other == name or not self._meet(self.profiles[other], one):
-                    continue
-                raise errors.InvalidInput(
-                    f"The profiles {other} and {name} mount volumes at the same place, {volume.mount}.",
-                    path=f"kubernetes.profiles.{name}.volumes",
-                    hint="Mount one of them elsewhere.",
-                )
+                place = volume.mount.rstrip("/")
+                same = [other for other, its in mounted if its == place and self._meet(self.profiles[other], one)]
+                mounted.append((name, place))
+                if same:
+                    raise errors.InvalidInput(
+                        f"The profiles {same[0]} and {name} mount volumes at the same place, {volume.mount}."
+                        if same[0] != name
+                        else f"The profile {name} mounts two volumes at the same place, {volume.mount}.",
+                        path=f"kubernetes.profiles.{name}.volumes",
+                        hint="Mount one of them elsewhere.",
+                    )
 
     def _check_labels(self) -> None:
         """Raise InvalidInput where no node can have the labels that the profiles of some job name."""

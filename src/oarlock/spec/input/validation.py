@@ -16,6 +16,7 @@ import yaml
 
 from oarlock.spec import errors, jobfile, roles
 from oarlock.spec.hints import suggestions
+from oarlock.spec.input import mounts as places
 from oarlock.spec.input import quantities, sizes
 
 T = TypeVar("T")
@@ -331,8 +332,8 @@ def _mounts(mounts: list[tuple[str, str, str]], *, absolute: bool = False) -> No
     for path, mount, source in mounts:
         _at(path, text, source)
         _at(f"{path}.mount", text if absolute else inside, mount)
-        if absolute and not mount.startswith("/"):
-            raise errors.InvalidInput(f"{mount!r} is not absolute", path=f"{path}.mount", hint="Begin it with /.")
+        if absolute and (why := places.fault(mount)):
+            raise errors.InvalidInput(f"{mount!r} {why}", path=f"{path}.mount", hint="Mount it elsewhere, as /data.")
         key = mount.strip("/")
         if key in taken:
             raise errors.InvalidInput(

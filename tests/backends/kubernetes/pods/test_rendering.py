@@ -304,6 +304,31 @@ UNUSABLE = {
         {"a": site.Profile(node_labels={"pool": "web"})},
         "kubernetes.profiles.a.node_labels",
     ),
+    "a place that leads to the server's": (
+        {"a": at("/x/../oarlock/runtime")},
+        "kubernetes.profiles.a.volumes[0].mount",
+    ),
+    "a place with two slashes": ({"a": at("//oarlock/runtime")}, "kubernetes.profiles.a.volumes[0].mount"),
+    "the root": ({"a": at("/")}, "kubernetes.profiles.a.volumes[0].mount"),
+    "the shared memory": ({"a": at("/dev/shm")}, "kubernetes.profiles.a.volumes[0].mount"),
+    "a place with a colon": ({"a": at("/a:b")}, "kubernetes.profiles.a.volumes[0].mount"),
+    "a wrong name of a claim": (
+        {"a": site.Profile(volumes=(jobfile.Volume(claim="C_1", mount="/a"),))},
+        "kubernetes.profiles.a.volumes[0].claim",
+    ),
+    "a wrong name of an annotation": (
+        {"a": site.Profile(annotations={"a b": "x"})},
+        "kubernetes.profiles.a.annotations",
+    ),
+    "a wrong name of a variable": ({"a": site.Profile(env={"A=B": "x"})}, "kubernetes.profiles.a.env"),
+    "a third profile that meets the second alone": (
+        {"a": at("/x", pools=("p",)), "b": at("/x", pools=("q",)), "c": at("/x", pools=("q",))},
+        "kubernetes.profiles.c.volumes",
+    ),
+    "two volumes of one profile": (
+        {"a": site.Profile(volumes=tuple(jobfile.Volume(claim=claim, mount="/x") for claim in ("b", "c")))},
+        "kubernetes.profiles.a.volumes",
+    ),
     "two volumes in one pod": ({"a": at("/x"), "b": at("/x/", pools=("p",))}, "kubernetes.profiles.b.volumes"),
 }
 
