@@ -320,6 +320,38 @@ async def test_a_deletion_counts_although_discovery_fails_at_first() -> None:
         assert "research" not in cluster.found
 
 
+async def test_an_edit_beside_the_record_of_the_uid_is_no_conflict(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each pool passes through this at an upgrade: the edit was undone with `The pool was changed elsewhere`."""
+    cluster = Cluster()
+    server = Server(cluster, "here")
+    async with server.serving():
+        cluster.put("research", {"limit": {"gpus": 16}})
+        await until(is_settled(cluster, "research"), "it is a pool")
+
+    def before(tx: Any) -> pools.Pool:
+        (pool,) = tx.pools()
+        stored: pools.Pool = tx.put_pool(msgspec.structs.replace(pool, object_uid=None))
+        return stored
+
+    version = (await server.store.write(before)).version
+    cluster.put("research", status={**cast("dict[str, Any]", cluster.found["research"].status), "version": version})
+    write = Objects.write_status
+
+    async def edited(self: Objects, found: resources.OarlockPool, status: resources.PoolStatus) -> str:
+        monkeypatch.setattr(Objects, "write_status", write)
+        cluster.put("research", {"limit": {"gpus": 8}})  # at this moment
+        return await write(self, found, status)
+
+    monkeypatch.setattr(Objects, "write_status", edited)
+    async with server.serving():
+
+        async def holds() -> bool:
+            return await server.limits() == {"research": 8.0}
+
+        await until(holds, "the edit counts")
+        assert cluster.found["research"].spec == {"limit": {"gpus": 8}}
+
+
 async def test_where_nothing_changes_the_jobs_are_not_counted_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor after a status of the server's own: a look reads all waiting jobs."""
     monkeypatch.setattr(poolface, "ANEW_S", 1e9)

@@ -127,6 +127,7 @@ class Face:
         self._objects = objects
         self._leads = leads
         self._led = False
+        self._recorded: dict[str, tuple[int, int]] = {}  # versions before and after the UID was written into the record
         self._deleted: set[str] = set()  # names of objects that were deleted, until a look has dealt with them
         self._kept: dict[str, str] = {}  # why a pool stays after the deletion of its object
         self._database: str | None = None
@@ -290,7 +291,7 @@ class Face:
             try:
                 wanted = wanted_of(found)
                 if pool is None or not same(wanted, pool):
-                    if pool is not None and before.version not in (None, pool.version):
+                    if pool is not None and not self._is_known(before.version, pool):
                         await self._refuse(found, pool, before)
                         return None
                     pool = await self._services.store.write(lambda tx: _change(tx, found, wanted, pool, now))
@@ -304,10 +305,15 @@ class Face:
         if pool is not None and pool.object_uid != found.metadata.uid:
             shown = msgspec.structs.replace(pool, object_uid=found.metadata.uid)
             pool = await self._services.store.write(lambda tx: tx.put_pool(shown))
+            self._recorded[name] = shown.version, pool.version
         status = self._status(found, before, pool, state, error)
         if status != found.told():
             return await self._objects.write_status(found, status)
         return found.metadata.resource_version
+
+    def _is_known(self, version: int | None, pool: pools.Pool) -> bool:
+        """Return whether the pool has not changed since it had this version, but for the UID of its object."""
+        return version in (None, pool.version) or self._recorded.get(pool.name) == (version, pool.version)
 
     def _told(self, found: resources.OarlockPool) -> resources.PoolStatus:
         """Return the status with our mark. Under another mark the object has not been seen yet."""
