@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -201,3 +202,12 @@ def test_processes_of_one_share_are_on_one_device(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("OARLOCK_GPU_FRACTION", "0.5")
     assert train.init().device == torch.device("cuda", 0)
     assert joined == ["gloo"], "NCCL refuses two processes on one device"
+
+
+def test_a_strategy_says_that_it_is_done_before_the_process_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+    monkeypatch.setattr(worlds, "leaving", [lambda: order.append("strategy")])
+    monkeypatch.setattr(worlds, "exchanges", SimpleNamespace(close=lambda: order.append("exchanges")))
+    worlds.shutdown()
+    worlds.shutdown()
+    assert order == ["strategy", "exchanges"]

@@ -105,6 +105,8 @@ watch: Callable[[], None] | None = None
 """Called again and again while this process waits for an exchange of the process group: parameter servers may need it
 meanwhile.
 """
+leaving: list[Callable[[], None]] = []
+"""Called by `shutdown` before this process leaves the others: strategies say that they are done."""
 _ours = False
 """Whether this module made the default process group. If not, the code that made it ends it."""
 _failed = False
@@ -220,6 +222,8 @@ def is_chief() -> bool:
 def shutdown() -> None:
     """Leave the process group. Optional: a script leaves it at its end. But NCCL warns without it."""
     global _world, _control, exchanges, rounds, watch
+    while leaving:
+        leaving.pop()()
     _leave_crew()
     if exchanges is not None:
         exchanges.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent import futures
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch import nn
 from oarlock import train
 from oarlock.train.servers.model import openings
 from oarlock.train.servers.process import shard
+from oarlock.train.servers.wire import frames
 
 CURVATURES = torch.tensor([1.0, 0.7, 0.4, 0.2, 0.1], dtype=torch.float64)
 SETTINGS = [{"lr": 0.01}]
@@ -307,3 +309,21 @@ def test_a_wish_to_stop_reaches_the_others(tmp_path: Path) -> None:
     first, last = ended(tmp_path, stopped, 2)
     assert last["end"] == 3
     assert first["end"] >= 1
+
+
+def test_a_worker_that_leaves_after_a_step_fails_no_other_in_this_step() -> None:
+    served = opened(2)
+    with futures.ThreadPoolExecutor(1) as pool, served.changed:
+        other = pool.submit(push, served, 1, 0, 1.0)
+        for _ in range(600):  # nothing tells of a gradient that waits
+            if served.changed.wait_for(lambda: bool(served._pending), timeout=0.1):
+                break
+        push(served, 0, 0, 1.0)
+        served.leave(0, failed="worker 0 is gone")  # before the other one has read the weights of this step
+        served.changed.release()
+        try:
+            assert other.result(timeout=60)[0] == 1
+        finally:
+            served.changed.acquire()
+    with pytest.raises(frames.Refused, match="worker 0 is gone"):
+        push(served, 1, 1, 1.0)

@@ -150,6 +150,7 @@ class ParameterServers(Strategy):
         for server in self._servers:
             server.watch = self._watch
         atexit.register(self._leave)
+        worlds.leaving.append(self._leave)
         return True
 
     def _take_part(self) -> None:

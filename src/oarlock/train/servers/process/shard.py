@@ -197,7 +197,10 @@ class Shard:
             self.changed.wait_for(lambda: not self._expected, timeout=max(0.0, self._expected_until - time.monotonic()))
             self._expected.clear()
             if mode.sync:
-                if push.base >= self.version:  # otherwise the others did not wait for it
+                made = push.base < self.version  # the others did not wait for this gradient
+                if self._failed and not made:
+                    raise frames.Refused(self._failed)
+                if not made:
                     self._pending[rank] = push
                     self._update()
                 self.changed.wait_for(lambda: self._failed or self._pending.get(rank) is not push)
@@ -207,7 +210,7 @@ class Shard:
                     self.clocks[rank] = max(self.clocks[rank] + 1, push.number)
                     self.changed.notify_all()
                 self.changed.wait_for(lambda: self._failed or self._is_near(rank))
-            if self._failed:
+            if self._failed and not (mode.sync and push.base < self.version):  # a step that is made is answered
                 raise frames.Refused(self._failed)
             since = -1 if push.all_rows else push.base
             return self._read(into, whole=not self._by_row), self.taken(), self._changed(since)
