@@ -238,7 +238,7 @@ def test_results_in_an_object_store_come_with_the_users_own_credentials(
     with new_client() as client:
         assert [one.path for one in client.files("far").items] == ["results/run/model.pt", "results/run/words.txt"]
     opened, really = [], places.filesystem
-    monkeypatch.setattr(places, "filesystem", lambda url: (opened.append(url), really(url))[1])
+    monkeypatch.setattr(places, "filesystem", lambda url, task=None: (opened.append(url), really(url, task))[1])
     done = download("far", to=tmp_path / "to")
     assert (done.files, done.bytes) == (2, 10)
     assert tree(tmp_path / "to") == {b"results/run/model.pt": b"weights", b"results/run/words.txt": b"a b"}

@@ -43,10 +43,15 @@ def body_of(route: routes.Route) -> dict[str, object]:
         "report": {},
         "stacks": {"request": 1, "stacks": {}},
         "kept": {"names": []},
+        "url": {"key": "k", "use": "read"},
+        "end": {"key": "k", "upload": "u", "etags": []},
+        "remove": {"keys": []},
         "checkpoint": {"step": 1, "path": "/c", "manifest": {"step": 1, "attempt": 1}},
     }
     if route.body is None:
         return {}
+    if route.path.endswith("/objects/uploads"):
+        return {"json": {"key": "k"}}
     return {"content": b"x"} if route.body is bytes else {"json": bodies[route.handler.__name__]}
 
 
