@@ -7,8 +7,7 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-NOT_IN_CI = {"soak", "bench", "node"}
-"""`make test-node` needs a cluster that runs pods, and images of some gigabytes in it."""
+NOT_IN_CI = {"soak", "bench"}
 
 
 def test_ci_runs_the_tests_that_make_test_leaves_out() -> None:
