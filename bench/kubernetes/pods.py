@@ -29,7 +29,7 @@ NAMESPACE = "oarlock-bench"
 SETTINGS = f'[kubernetes]\nnamespace = "{NAMESPACE}"\nimages = {{torch = "{TORCH}"}}\n'
 LINES, DIGITS = 5, 3
 EPOCHS = 400
-CPUS = "0.5"
+CPUS = "0.9"
 LIGHT, HEAVY = 7, 70
 """A tenth of the jobs of FfDL's test of its control plane."""
 STEPS = 300

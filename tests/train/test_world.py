@@ -15,7 +15,7 @@ from tests import needs
 from tests.train import crew
 
 from oarlock import train
-from oarlock.train import errors, worlds
+from oarlock.train import environment, errors, worlds
 
 
 @pytest.fixture(autouse=True)
@@ -211,3 +211,40 @@ def test_a_strategy_says_that_it_is_done_before_the_process_leaves(monkeypatch: 
     worlds.shutdown()
     worlds.shutdown()
     assert order == ["strategy", "exchanges"]
+
+
+@pytest.mark.parametrize(
+    ("files", "cores"),
+    [
+        ({}, 8),
+        ({"cpu.max": "max 100000\n"}, 8),
+        ({"cpu.max": "50000 100000\n"}, 1),
+        ({"cpu.max": "290000 100000\n"}, 2),
+        ({"cpu.max": "6400000 100000\n"}, 8),
+        ({"cpu.max": "nonsense\n"}, 8),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, 8),
+        ({"cpu/cpu.cfs_quota_us": "300000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 3),
+    ],
+)
+def test_a_container_limits_the_cores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], cores: int
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert environment.cores(tmp_path) == cores
+
+
+@pytest.mark.parametrize(("processes", "limit", "threads"), [(1, 2, 2), (1, 64, 4), (2, 64, 32), (2, 3, 1)])
+def test_a_process_computes_with_the_cores_of_its_container(
+    monkeypatch: pytest.MonkeyPatch, processes: int, limit: int, threads: int
+) -> None:
+    chosen = [4]
+    monkeypatch.setattr(environment, "cores", lambda: limit)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: chosen[-1])
+    monkeypatch.setattr(torch, "set_num_threads", chosen.append)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
+    train.init()
+    assert chosen[-1] == threads

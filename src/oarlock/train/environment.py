@@ -109,3 +109,20 @@ def _fraction(told: str | None) -> float | None:
     except ValueError:
         fraction = None
     return fraction if fraction is not None and 0 < fraction < 1 else None
+
+
+def cores(groups: Path = Path("/sys/fs/cgroup")) -> int:
+    """Return the number of whole cores that this process may use: at least one.
+
+    Its affinity limits it, and its container: the quota of the control group that is mounted at `groups` (version 2 or
+    1). Kubernetes sets it from the limit of a container, and Linux stops all threads of a group that has used it up.
+    """
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    for names in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
+        try:
+            quota, period = " ".join((groups / name).read_text() for name in names).split()[:2]
+            if int(quota) > 0:
+                return max(1, min(allowed, int(quota) // int(period)))
+        except (OSError, ValueError, ZeroDivisionError):
+            continue  # no such version, or no limit ("max")
+    return allowed

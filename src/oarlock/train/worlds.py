@@ -123,7 +123,7 @@ def init(*, backend: str | None = None, device: str | None = None, timeout_s: fl
         given = environment.Processes.read()
         rank, world_size, fraction = given.rank, given.world_size, given.gpu_fraction
         chosen = _device(device, given.local_rank, shared=fraction is not None)
-        if given.neighbours > 1 and not given.threads_chosen:
+        if not given.threads_chosen:
             _share_cores(given.neighbours)
         if fraction is not None:
             backend = backend or SHARED_BACKEND
@@ -304,11 +304,13 @@ def _device(asked: str | None, local_rank: int, *, shared: bool = False) -> torc
 
 
 def _share_cores(processes: int) -> None:
-    """Divide the cores among the processes of this host: without OMP_NUM_THREADS each process would use them all."""
+    """Divide the cores among the processes of this host: without OMP_NUM_THREADS each process would use them all, and
+    in a container with a limit those of its whole machine.
+    """
     import torch
 
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    torch.set_num_threads(max(1, cores // processes))
+    if processes > 1 or environment.cores() < torch.get_num_threads():
+        torch.set_num_threads(max(1, environment.cores() // processes))
 
 
 def _meet_at_servers(given: environment.Processes) -> bool:
