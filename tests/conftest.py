@@ -36,10 +36,13 @@ MEMORY_PER_WORKER_BYTES = 2 << 30
 
 @pytest.hookimpl(optionalhook=True)  # the runs of planted bugs go without xdist
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Return more workers than cores, since many tests wait; as many as the memory has space for."""
+    """Return more workers than cores, since many tests wait, and one that computes meanwhile (`dealing`).
+
+    There are no more than the memory has space for.
+    """
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     cores = len(os.sched_getaffinity(0))
-    return max(1, min(WORKERS_PER_CORE * cores, memory_bytes // MEMORY_PER_WORKER_BYTES))
+    return max(1, min(WORKERS_PER_CORE * cores + 1, memory_bytes // MEMORY_PER_WORKER_BYTES))
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import multiprocessing
 import random
 from typing import Any
 
@@ -119,6 +121,22 @@ def test_a_dataset_read_ahead_resumes_with_the_same_random_numbers(workers: int)
         assert one.keys() == other.keys()
         assert all(torch.equal(one[name], other[name]) for name in one)
     assert len({float(number) for batch in begun for number in batch["torch"]}) == 32
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # worker processes are forked, whatever threads there are
+def test_workers_end_with_their_batches() -> None:
+    """The garbage collector would end them too late, and wait for 5 seconds for each."""
+    before = set(multiprocessing.active_children())
+    batches = Batches(Augmented(), 4, workers=2, world=World(0, 1, 0, CPU))
+    next(batches)
+    workers = set(multiprocessing.active_children()) - before
+    assert len(workers) == 2
+    gc.disable()
+    try:
+        del batches
+        assert not any(worker.is_alive() for worker in workers)
+    finally:
+        gc.enable()
 
 
 def test_data_without_a_position_or_a_batch_is_refused() -> None:

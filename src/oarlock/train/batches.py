@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 import sys
+import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -133,18 +134,16 @@ class Batches:
         return left // self._global_batch if self._drop_last else -(-left // self._global_batch)
 
     def _shares(self) -> Iterator[list[int]]:
-        """Yield the indices of this rank's batches from the position on."""
+        """Return the indices of this rank's batches from the position on.
+
+        The iterator does not refer to these batches. Otherwise a DataLoader would end its workers only when the garbage
+        collector finds the cycle, and would then wait for 5 seconds for each of them.
+        """
         generator = torch.Generator().manual_seed(_mixed(self._seed, self.epoch))
         order = torch.randperm(self._length, generator=generator) if self._shuffle else torch.arange(self._length)
-        ranks = self._world.world_size
-        for start in range(
-            self._taken, self._taken + self._batches_from(self._taken) * self._global_batch, self._global_batch
-        ):
-            batch = order[start : start + self._global_batch]
-            if len(batch) % ranks:
-                batch = torch.cat((batch, order.repeat(-(-ranks // self._length))[: ranks - len(batch) % ranks]))
-            share = len(batch) // ranks
-            yield batch[self._world.rank * share : (self._world.rank + 1) * share].tolist()
+        end = self._taken + self._batches_from(self._taken) * self._global_batch
+        starts = range(self._taken, end, self._global_batch)
+        return _shares_of(order, starts, self._world.rank, self._world.world_size)
 
     def _open(self) -> Iterator[Any]:
         if self._tensors is not None:
@@ -168,7 +167,7 @@ class _Sampler:
     """The sampler for a DataLoader: indices, or (epoch, index) for worker processes."""
 
     def __init__(self, batches: Batches) -> None:
-        self._batches = batches
+        self._batches: Batches = weakref.proxy(batches)
 
     def __len__(self) -> int:
         return self._batches._batches_from(self._batches._taken)
@@ -177,6 +176,16 @@ class _Sampler:
         epoch, seeded = self._batches.epoch, self._batches._workers > 0
         for share in self._batches._shares():
             yield [(epoch, index) for index in share] if seeded else share
+
+
+def _shares_of(order: torch.Tensor, starts: range, rank: int, ranks: int) -> Iterator[list[int]]:
+    """Yield the part of this rank of each batch. A batch begins at each of `starts` in the order of the indices."""
+    for start in starts:
+        batch = order[start : start + starts.step]
+        if len(batch) % ranks:
+            batch = torch.cat((batch, order.repeat(-(-ranks // len(order)))[: ranks - len(batch) % ranks]))
+        share = len(batch) // ranks
+        yield batch[rank * share : (rank + 1) * share].tolist()
 
 
 class _Seeded(data.Dataset[Any]):
