@@ -293,6 +293,14 @@ async def test_streams_of_one_session_share_one_reader(rig: browsers.WebRig) -> 
             assert f"job:{job.id}" in (await page.next("changed")).topics
 
 
+@pytest.mark.parametrize("now", [0.0, 0.1, 0.4999, 0.5, 1234.26])
+def test_readers_that_began_at_different_times_look_at_the_same_moments(now: float) -> None:
+    """Else each session would have its own last event, and contents of its own for it."""
+    pause = feeds.pause_s(now)
+    assert 0 < pause <= feeds.PAUSE_S
+    assert round((now + pause) / feeds.PAUSE_S, 6).is_integer()
+
+
 async def test_the_reader_of_a_session_ends_with_its_last_stream(rig: browsers.WebRig) -> None:
     async with rig.browser("ann") as browser:
         async with opened(browser) as page:

@@ -21,7 +21,7 @@ from oarlock.web.updates import topics
 WAIT_S = 0.9
 """Seconds that the API waits for a line. After the end of the session it tells none, and says so within this time."""
 PAUSE_S = 0.5
-"""Seconds from one message to the next."""
+"""Seconds between two looks while there are events."""
 
 
 class News(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -139,14 +139,22 @@ class _Feed:
             if page.next != self.seq:
                 others = page.next - self.seq > len(page.items)
                 told = topics.of(page.items) | (topics.SHARED if others else frozenset())
-                news, began = News(self.seq, page.next, told), time.monotonic()
+                news = News(self.seq, page.next, told)
                 marks = await self._marks(news)
                 self.seq = page.next
                 self._tell(msgspec.structs.replace(news, marks=marks))
-                await asyncio.sleep(max(0.0, began + PAUSE_S - time.monotonic()))
+                await asyncio.sleep(pause_s(time.monotonic()))
             elif time.monotonic() - asked < WAIT_S / 2:
                 return  # an answer without a wait: the server ends
 
     def _tell(self, news: News | None) -> None:
         for ear in self.ears:
             ear.tell(news)
+
+
+def pause_s(now: float) -> float:
+    """Return the seconds until the next look. All readers look at the same moments of the monotonic clock.
+
+    So the equal pages of all sessions are made for one event, and shared.
+    """
+    return PAUSE_S - now % PAUSE_S
