@@ -49,6 +49,7 @@ FULL = {
     "log-search": "/jobs/fails/log?q=line&times=yes",
     "metrics": "/jobs/runs/metrics",
     "metric": "/jobs/runs/metrics?name=loss",
+    "cluster-node": "/cluster?node=here",
     "compare": "/compare?job=runs&job=fails&name=loss",
     "tokens": "/users?user=ann",
     "jobs-none": "/jobs?text=nothing+like+this",

@@ -51,6 +51,23 @@ async def test_each_device_tells_its_holder_and_the_bars_tell_the_rest(
     assert "theirs</a>" in await page(rig, "/cluster", "root")
 
 
+async def test_the_name_of_a_node_leads_to_its_devices_and_jobs_in_words(
+    rig: browsers.WebRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.take_time(monkeypatch)
+    await test_history.ran(rig, "before", 600)
+    await test_outlook.fill(rig, "theirs", 1, "bob", timeout="1h", roles={"worker": {"gpus": 1}})
+    found = await page(rig, "/cluster?colour=pool")
+    (link,) = re.findall(r'<th scope="row"><a href="(/cluster[^"#]*)#node">here</a>', found)
+    assert 'id="node"' not in found
+    assert 'id="node"' not in await page(rig, "/cluster?node=her"), "a part of the name filters, and tells of no node"
+    told = await page(rig, link.replace("&amp;", "&"))
+    for title in {*re.findall(r"<title>([^<]*(?:before|theirs|idle)[^<]*)</title>", told)}:
+        assert told.count(f"<li>{title}</li>") == (not title.startswith("GPU 0 to")), title
+    assert "<li>GPU 1: idle</li>" in told
+    assert "<li>before (ann, default), since" in told
+
+
 async def test_a_node_that_is_not_ready_says_why(rig: browsers.WebRig) -> None:
     await rig.store.write(
         lambda tx: tx.put_node(msgspec.structs.replace(tx.nodes()[0], ready=False, reason="no contact"))

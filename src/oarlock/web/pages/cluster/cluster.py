@@ -1,7 +1,8 @@
 """The cluster: a map of nodes and devices, and beside it the jobs that held them and those that are expected next.
 
 The past is the API's record, the present its nodes, the future its forecast. All users see the same jobs here as in the
-queue; the jobs that the reader may open are links.
+queue; the jobs that the reader may open are links. A node's name is one, too: it tells the node's devices and jobs in
+words, for readers without a pointer that stays over a bar.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ async def show(visit: visits.Visit) -> routing.Filled:
             "spans": tuple(SPANS),
             "colours": COLOURS,
             "groupings": GROUPS,
-            "groups": _groups(found, chosen, drawn),
+            "groups": (groups := _groups(found, chosen, drawn)),
+            "node": next((row for one in groups for row in one["rows"] if row.name == chosen["node"]), None),
             "nodes": len(found),
             "all": len(nodes),
             "width": clustermap.WIDTH,
