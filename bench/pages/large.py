@@ -94,7 +94,7 @@ def follow() -> list[table.Row]:
         flags = ("--workers", str(RANKS), "--cpus", "0.1")
         server.run("run", "--detach", "--name", "speaks", *flags, "--", "python", "speak.py", cwd=server.work)
         visit = stage.Visit(context.new_page())
-        visit.open(f"{server.url}/jobs/speaks/log", "#lines li >> nth=1000")
+        visit.open(f"{server.url}/jobs/speaks/log", "#lines li >> nth=400")
         visit.page.wait_for_timeout(5000)  # all ranks print
         before = processes.cpu_s(server.pid)
         visit.page.evaluate(AGES)

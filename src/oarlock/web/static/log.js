@@ -10,7 +10,7 @@
   const MOST = 5000;
   const SOME = 500;
   const FOLLOWED = 2000;
-  const FAR_BYTES = 250000;
+  const FAR_BYTES = 100000;
   const EDGE = 400;
   const LONGEST_MS = 30000;
   let rows = document.getElementById("lines");
@@ -195,8 +195,8 @@
   const news = () =>
     alone(async () => {
       if (selecting() || document.hidden) return;
-      if (!cut.after) {
-        replace(await fetched("end", { before: 1000 }));
+      if (!cut.after || (following && later > FAR_BYTES)) {
+        replace(await fetched("end", { before: SOME }));
         return toEnd();
       }
       const page = await fetched(cut.after, { after: SOME });
@@ -207,8 +207,7 @@
         later = Math.max(1, Number(page.dataset.later)); // for when the reader comes to the end: rows above may be read now
         return;
       }
-      if (Number(page.dataset.later) > (following ? FAR_BYTES : 4e6)) replace(await fetched("end", { before: 1000 }));
-      else append(page);
+      append(page);
       if (following) toEnd();
     });
 
@@ -225,7 +224,7 @@
     button.setAttribute("aria-pressed", String(on));
     if (on && (later || !cut.after)) {
       alone(async () => {
-        replace(await fetched("end", { before: 1000 }));
+        replace(await fetched("end", { before: SOME }));
         toEnd();
       });
     } else if (on) toEnd();
