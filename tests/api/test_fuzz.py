@@ -414,8 +414,10 @@ def run(fuzz: tuple[asyncio.Runner, Fuzz], examples: int, seed: int = 0) -> None
     print(f"{made.sent} requests: {told}")
     good = sum(count for status, count in told.items() if status < 300)
     assert good > made.sent // 20, f"hardly one was good: {told}"
-    unmet = {f"{method} {path}" for method, path, _ in OPERATIONS} - made.met
-    assert len(unmet) <= len(OPERATIONS) // 4, f"these never answered well: {unmet}"
+    # Without an object store its routes cannot answer well: tests/api/agents/test_checkpoint_objects.py has one.
+    able = {f"{method} {path}" for method, path, _ in OPERATIONS if "/checkpoints/objects" not in path}
+    unmet = able - made.met
+    assert len(unmet) <= len(able) // 4, f"these never answered well: {unmet}"
 
 
 @pytest.mark.long
