@@ -137,8 +137,13 @@ async def test_the_plan_knows_of_a_volume_and_of_a_refusal(monkeypatch: pytest.M
         while (await look())["n1"] != ("disk",):  # the test's time limit bounds it
             await made.wait(1.0)
         assert lacking["n2"] == ()
-        late = inmemory.launch_of("j-late", node="n2", volumes=(jobfile.Volume(claim="late", mount="/late"),))
-        condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no such zone"}
+        mounted = (jobfile.Volume(claim="late", mount="/late"),)
+        condition = {
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": "Unschedulable",
+            "message": "1 Insufficient cpu.",
+        }
         add = cluster.add
 
         def refused(body: dict[str, Any]) -> dict[str, Any]:
@@ -146,7 +151,11 @@ async def test_the_plan_knows_of_a_volume_and_of_a_refusal(monkeypatch: pytest.M
             return cluster.pods[body["metadata"]["name"]]
 
         cluster.add = refused  # type: ignore[method-assign]
-        with pytest.raises(errors.Unavailable, match="no such zone"):
-            await made.launch([late])
+        with pytest.raises(errors.Unavailable, match="Insufficient cpu"):
+            await made.launch([inmemory.launch_of("j-crowded", node="n2", volumes=mounted)])
+        assert await look() == {"n1": ("disk",), "n2": ()}  # the volume is not the reason
+        condition["message"] = "1 node(s) had no available volume zone."
+        with pytest.raises(errors.Unavailable, match="no available volume zone"):
+            await made.launch([inmemory.launch_of("j-late", node="n2", volumes=mounted)])
         assert made.nodes_changed()
         assert await look() == {"n1": ("disk",), "n2": ("late",)}

@@ -261,7 +261,7 @@ class KubernetesBackend:
             await self._all(self._bind(one, made[one.key], still) for one in ours)
             await steering.until_bound(self._api, self._site, self._own, theirs, until, self._monotonic)
         except BaseException as error:
-            if isinstance(error, steering.Unbound):
+            if isinstance(error, steering.Unbound) and error.by_volume:
                 self._volumes.bar(local, {nodes[key] for key in error.keys}, self._state.labels)
             self._places.leave(nodes)
             self._nodes_changed = True  # the next plan must know of a node without places

@@ -48,6 +48,7 @@ class Unbound(errors.Unavailable):
     def __init__(self, message: str, keys: Collection[attempts.TaskKey]) -> None:
         super().__init__(message, hint="It is tried again.")
         self.keys = keys
+        self.by_volume = "volume" in message.lower()  # "volume node affinity conflict", "no available volume zone"
 
 
 class Claims:

@@ -3,7 +3,7 @@
 The server alone has the credentials. It lists and removes objects itself, and signs a URL for each object that a task
 may read or write: the bytes go between task and store, past the server. A URL is good for one object and one way, and
 for a short time. Keys are JOB/CHECKPOINT/FILE, below the prefix of the place; callers check which of them a task may
-use. Each call waits for the network in a thread of its own.
+use. Calls wait for the network in threads that nothing else uses: a store that does not answer holds up no other work.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from concurrent import futures
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -22,6 +23,8 @@ from oarlock.spec.hints import extras
 EXPIRES_S = 900
 """The time in which a request has to begin. A transfer may take longer."""
 REMOVED_AT_ONCE = 1000
+THREADS = 8
+READ_TIMEOUT_S = 20
 CREDENTIALS = (
     "Check the bucket, and the rights of the credentials of the server's environment: AWS_ACCESS_KEY_ID, "
     "AWS_SECRET_ACCESS_KEY, AWS_ENDPOINT_URL, AWS_DEFAULT_REGION (docs/kubernetes.md)."
@@ -61,6 +64,7 @@ class SignedObjects:
         self._url, self._bucket = url, parts.netloc
         self._prefix = f"{parts.path.strip('/')}/" if parts.path.strip("/") else ""
         self._client = _client()
+        self._threads = futures.ThreadPoolExecutor(THREADS, thread_name_prefix="oarlock-objects")
 
     async def listed(self, path: str) -> list[StoredObject]:
         """Return the object of this key, or the objects below it."""
@@ -126,6 +130,7 @@ class SignedObjects:
         await self._asked(work)
 
     def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
         self._client.close()
 
     async def _asked(self, work: Callable[[], T]) -> T:
@@ -133,7 +138,7 @@ class SignedObjects:
             with _foreign(self._url):
                 return work()
 
-        return await asyncio.to_thread(guarded)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, guarded)
 
 
 _RIGHTS = "An administrator checks the rights of the server's credentials (docs/kubernetes.md)."
@@ -154,7 +159,8 @@ def _client() -> Any:
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
         connect_timeout=10,
-        read_timeout=60,
+        read_timeout=READ_TIMEOUT_S,
+        retries={"total_max_attempts": 2},  # agents ask again
     )
     return session.get_session().create_client("s3", config=settings)
 

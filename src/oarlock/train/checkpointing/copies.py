@@ -95,7 +95,7 @@ def _memory(size: int, pinned: bool) -> torch.UntypedStorage:
         pages = mmap.mmap(-1, size + _HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError as cause:
         raise MemoryError(f"no memory for a copy of {size} bytes") from cause
-    with contextlib.suppress(OSError):  # a kernel without huge pages
-        pages.madvise(advice)
     aligned = -torch.frombuffer(pages, dtype=torch.uint8).data_ptr() % _HUGE_PAGE
+    with contextlib.suppress(OSError):  # a kernel without huge pages
+        pages.madvise(advice, aligned, size // _HUGE_PAGE * _HUGE_PAGE)  # the kernel fills a huge page as a whole
     return torch.frombuffer(pages, dtype=torch.uint8, count=size, offset=aligned).untyped_storage()
