@@ -66,7 +66,7 @@ class OarlockJobs:
 
     async def present_definition(self) -> str | None:
         found = await projecting.definition(self._api)
-        return "" if found is None and not await projecting.defined(self._api) else found
+        return found or (None if await projecting.defined(self._api) else "")
 
     async def definition(self) -> str | None:
         return await self._projection.definition()
