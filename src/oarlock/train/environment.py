@@ -1,6 +1,7 @@
 """The variables that Oarlock and torchrun set for a training process.
 
-`Environment` has those of a session, `Processes` the place of the process in its gang. docs/training.md and
+`Environment` has those of a session, `Processes` the place of the process in its gang, and two functions those of the
+parts below a session: whether memory may be shared, and the end that a test wants. docs/training.md and
 docs/agent-protocol.md describe them. The addresses of parameter servers, the strategy and the round of an elastic job
 have formats of their own, which `servers/addresses.py`, `strategies/choices.py` and `rounds.py` read.
 """
@@ -82,6 +83,28 @@ class Processes:
             threads_chosen="OMP_NUM_THREADS" in environ,
             incarnation=int(environ.get("OARLOCK_INCARNATION") or 1),
         )
+
+
+def may_share_memory(environ: Mapping[str, str] = os.environ) -> bool:
+    """Return whether processes of one host may share memory."""
+    return environ.get("OARLOCK_SHARED_MEMORY") != "0"
+
+
+@dataclass(frozen=True)
+class Failpoint:
+    """The point at which a test wants this process to end, or to fail."""
+
+    name: str
+    action: str
+    visit: int  # the action comes when the process gets to the point for this time, counted from 1
+
+
+def failpoint(environ: Mapping[str, str] = os.environ) -> Failpoint | None:
+    told = environ.get("OARLOCK_FAILPOINT")
+    if not told:
+        return None
+    name, action, *visit = told.split(":")
+    return Failpoint(name, action, int(visit[0]) if visit else 1)
 
 
 def _place(environ: Mapping[str, str]) -> tuple[int, int]:

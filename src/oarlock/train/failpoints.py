@@ -11,6 +11,8 @@ import errno
 import os
 import signal
 
+from oarlock.train import environment
+
 NAMES = (
     "train.before_save",  # no file of this checkpoint is on the disk
     "train.after_make_directory",  # an empty directory
@@ -33,13 +35,12 @@ _times: dict[str, int] = {}
 
 def hit(name: str) -> None:
     """Die or fail here, if this failpoint is armed."""
-    wanted = os.environ.get("OARLOCK_FAILPOINT", "")
-    if not wanted.startswith(f"{name}:"):
+    wanted = environment.failpoint()
+    if wanted is None or wanted.name != name:
         return
-    _, action, *count = wanted.split(":")
     _times[name] = _times.get(name, 0) + 1
-    if _times[name] != int(count[0] if count else 1):
+    if _times[name] != wanted.visit:
         return
-    if action == "kill":
+    if wanted.action == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), f"failpoint {name}")

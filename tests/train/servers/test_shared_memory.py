@@ -101,7 +101,7 @@ def test_bodies_go_by_shared_memory_and_leave_no_name(servers: addresses.Address
 def test_bytes_that_go_by_memory_are_not_on_the_wire(
     servers: addresses.Addresses, monkeypatch: pytest.MonkeyPatch, shared: bool
 ) -> None:
-    monkeypatch.setenv(segments.VARIABLE, str(int(shared)))
+    monkeypatch.setenv("OARLOCK_SHARED_MEMORY", str(int(shared)))
     parameter = nn.Parameter(torch.zeros(SIZE))
     tensors = [sharding.Tensor("first", (SIZE,), "float32", 4, 0)]
     parts = sharding.divide(tensors, 1, "partition")[0]
@@ -131,7 +131,7 @@ def test_the_socket_serves_where_memory_cannot_be_shared(
     elif why == "little left":
         monkeypatch.setattr(segments, "_LEFT_BYTES", 1 << 60)
     elif why == "off":
-        monkeypatch.setenv(segments.VARIABLE, "0")
+        monkeypatch.setenv("OARLOCK_SHARED_MEMORY", "0")
     elif why == "secret":
         monkeypatch.setattr(segments.Offer, "reserve", lambda offer: None)  # not reached
         monkeypatch.setattr(segments.os, "pread", lambda *_: b"another secret")

@@ -26,7 +26,7 @@ import contextlib
 import functools
 import heapq
 import itertools
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 import structlog
@@ -65,24 +65,17 @@ _PAGE = 1000
 _log = structlog.get_logger(__name__)
 
 
-@contextlib.asynccontextmanager
-async def serving(
+def serving(
     services: provided.Services,
     objects: clusterobjects.Objects,
     tenants: Mapping[str, clusterobjects.Tenant],
     *,
     leads: Callable[[], bool],
     monotonic: Callable[[], float],
-) -> AsyncIterator[None]:
+) -> contextlib.AbstractAsyncContextManager[None]:
     """Serve the objects within the context, and close them in the end."""
     face = Face(services, objects, tenants, leads=leads, monotonic=monotonic)
-    running = asyncio.create_task(supervising.forever(services, face.run, told="resources_failed", meter="oarlockjobs"))
-    try:
-        yield
-    finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-        await objects.close()
+    return supervising.serving(services, face.run, objects.close, told="resources_failed", meter="oarlockjobs")
 
 
 class Work:

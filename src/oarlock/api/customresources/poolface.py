@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -106,17 +106,12 @@ class Objects(Protocol):
     async def close(self) -> None: ...
 
 
-@contextlib.asynccontextmanager
-async def serving(services: provided.Services, objects: Objects, *, leads: Callable[[], bool]) -> AsyncIterator[None]:
+def serving(
+    services: provided.Services, objects: Objects, *, leads: Callable[[], bool]
+) -> contextlib.AbstractAsyncContextManager[None]:
     """Serve the pools within the context, and close the objects in the end."""
     face = Face(services, objects, leads=leads)
-    running = asyncio.create_task(supervising.forever(services, face.run, told="pools_failed", meter="oarlockpools"))
-    try:
-        yield
-    finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-        await objects.close()
+    return supervising.serving(services, face.run, objects.close, told="pools_failed", meter="oarlockpools")
 
 
 class Face:

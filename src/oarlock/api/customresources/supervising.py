@@ -3,13 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import NoReturn
 
 from oarlock.api.services import provided
 
 AGAIN_FIRST_S, AGAIN_MOST_S = 1.0, 60.0
 """A loop is started again so long after an error that it did not expect, at first, and at most."""
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    services: provided.Services,
+    run: Callable[[], Awaitable[object]],
+    close: Callable[[], Awaitable[object]],
+    *,
+    told: str,
+    meter: str,
+) -> AsyncIterator[None]:
+    """Run a face's loop within the context (`forever`), and close its objects in the end."""
+    running = asyncio.create_task(forever(services, run, told=told, meter=meter))
+    try:
+        yield
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await close()
 
 
 async def forever(

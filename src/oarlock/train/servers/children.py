@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from oarlock.train import errors
+from oarlock.train import environment, errors
 from oarlock.train.servers import addresses
 
 _children: list[subprocess.Popen[str]] = []
@@ -43,7 +43,8 @@ def start(count: int) -> addresses.Addresses:
 
 def _host() -> str:
     """Return the address of this host at which all processes reach the chief."""
-    if os.environ.get("LOCAL_WORLD_SIZE") == os.environ.get("WORLD_SIZE"):
+    given = environment.Processes.read()
+    if given.neighbours == given.world_size:
         return "127.0.0.1"
     return socket.gethostbyname(os.environ.get("MASTER_ADDR", "127.0.0.1"))
 

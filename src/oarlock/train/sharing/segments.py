@@ -25,8 +25,9 @@ import stat
 import time
 from pathlib import Path
 
+from oarlock.train import environment
+
 FOLDER = Path("/dev/shm")
-VARIABLE = "OARLOCK_SHARED_MEMORY"
 _PREFIX = "oarlock-"
 _NAME = re.compile(r"oarlock-[0-9a-f]{32}")
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
@@ -46,7 +47,7 @@ def place() -> str:
     """Return the mark of this process's /dev/shm. It is empty where there is none or where it must not be used, and
     another process that sees the same memory has the same mark.
     """
-    if os.environ.get(VARIABLE) == "0":
+    if not environment.may_share_memory():
         return ""
     try:
         return f"{_BOOT.read_text().strip()}:{FOLDER.stat().st_dev}"
