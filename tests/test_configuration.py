@@ -91,6 +91,14 @@ env = { PROXY = "p" }
     ]
 
 
+def test_a_class_of_nodes_serves_only_the_claims_of_devices_that_it_declares(home: Path) -> None:
+    """A claim that no declared class serves would be a request for nodes in vain."""
+    text = 'device_claims = ["mig"]\n[kubernetes.profiles.p]\ndevice_claims = { a = "mig", b = "gpu" }\n'
+    found = told(home, CLUSTER + text)
+    assert found.rules.profiles == (profiles.Profile(claims=("devices/mig", "devices/gpu")),)
+    assert found.rules.node_classes[0].model.lacks == ("devices/gpu",)
+
+
 def test_a_server_of_one_machine_has_no_profiles(home: Path) -> None:
     text = CLUSTER + '[kubernetes.profiles.red]\ntolerate = ["team"]\n'
     assert told(home, text.replace('"kubernetes"', '"local"')).rules.profiles == ()

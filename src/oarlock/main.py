@@ -474,6 +474,7 @@ class Engine:
                     clock=clock,
                     report=report,
                     rules=settings.rules,
+                    provisioner=self._adds,
                     names=privacy.Names(settings.private_jobs, self._home.task_secret(secrets.token_bytes)),
                     memo=memos.Memo(),
                 ),

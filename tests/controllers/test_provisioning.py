@@ -10,6 +10,7 @@ import pytest
 from tests.controllers import plant as plants
 
 from oarlock.backends import provisioners
+from oarlock.controllers import nodeclasses
 from oarlock.controllers import provisioning as controllers
 from oarlock.scheduler.provisioning import requesting
 from oarlock.spec import errors, jobs, phases, plans, resources
@@ -259,3 +260,31 @@ async def test_the_cluster_is_told_of_which_object_the_nodes_are_missing(scaled:
     await scaled.until(lambda one: one.node_request is not None, job)
     await scaled.run_for(controllers.PERIOD_S)
     assert found == [named]
+
+
+async def test_a_job_whose_volume_no_new_node_can_mount_requests_none(scaled: Autoscaled) -> None:
+    """The volume of a claim may be made, and a class be able to mount it again, while the server runs."""
+    job = await scaled.plant.submit(f"{LARGE[:-1]}, volumes: [{{claim: disk, mount: /disk}}]}}")
+    scaled.memory.lacks["big"] = ("disk",)
+    await scaled.run_for(30.0)
+    assert await scaled.open() == {}
+    scaled.memory.lacks.clear()
+    await scaled.run_for(30.0)
+    assert await scaled.open() == {(job, 1): 2}
+    scaled.memory.lacks["big"] = ("disk",)
+    await scaled.run_for(30.0)
+    assert await scaled.open() == {}
+
+
+def test_the_rules_stay_the_same_objects_until_a_class_changes() -> None:
+    """Plans keep their answers by the identity of the classes."""
+    memory = provisioners.Memory()
+    classes = nodeclasses.NodeClasses(RULES, memory)
+    assert classes.rules() is RULES
+    memory.lacks["big"] = ("disk",)
+    changed = classes.rules()
+    assert changed.node_classes[0].model.lacks == ("disk",)
+    assert classes.rules() is changed
+    memory.lacks.clear()
+    assert classes.rules() == RULES
+    assert nodeclasses.NodeClasses(RULES, None).rules() is RULES

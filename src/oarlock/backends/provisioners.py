@@ -13,6 +13,10 @@ from oarlock.spec.cluster import provisioning
 
 
 class Provisioner(Protocol):
+    def lacking(self, node_class: str) -> tuple[str, ...]:
+        """Return the claims of volumes that no new node of the class can mount, as far as is known now."""
+        ...
+
     async def answered(self) -> list[provisioning.Answered] | None:
         """Return the requests that the cluster knows; None where nothing there takes requests."""
         ...
@@ -42,6 +46,10 @@ class Memory:
         self.requests: dict[tuple[str, int], provisioning.NodeRequest] = {}
         self.answers: dict[tuple[str, int], tuple[provisioning.Answer, str]] = {}
         self.told: list[tuple[str, dict[str, int]]] = []
+        self.lacks: dict[str, tuple[str, ...]] = {}
+
+    def lacking(self, node_class: str) -> tuple[str, ...]:
+        return self.lacks.get(node_class, ())
 
     async def answered(self) -> list[provisioning.Answered] | None:
         if not self.takes:

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 import structlog
 
 from oarlock.backends import provisioners
-from oarlock.controllers import bulkwrites, leadership, rosters
+from oarlock.controllers import bulkwrites, leadership, nodeclasses, rosters
 from oarlock.controllers.scheduling import candidates, planningrounds
 from oarlock.scheduler.provisioning import missing, requesting
 from oarlock.spec import errors, events, jobs, plans
@@ -53,6 +53,7 @@ class Provisioning:
         self._clock = clock
         self._report = report
         self._rules = rules
+        self._classes = nodeclasses.NodeClasses(rules, provisioner)
         self._roster = rosters.Roster(store)
         self._candidates = candidates.Candidates(profiles=rules.profiles)
         self._due = 0.0
@@ -140,7 +141,7 @@ class Provisioning:
             pools=pools,
             waiting=tuple(self._candidates.gang(job) for job in waiting),
             running=tuple(self._candidates.running(job, claims) for job, claims in held),
-            rules=self._rules,
+            rules=self._classes.rules(),
         )
 
     async def _apply(self, provisioner: provisioners.Provisioner, seen: list[provisioning.Answered] | None) -> None:

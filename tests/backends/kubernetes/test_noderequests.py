@@ -336,7 +336,7 @@ def test_the_pods_of_a_request_are_those_of_the_gang() -> None:
 def test_the_pods_of_a_request_have_the_constraints_of_the_gang() -> None:
     """An autoscaler would add no node, or one that the gang cannot use."""
     site = sites.Site(installation="one", namespace="jobs", image="registry.example/oarlock:1", nodes={"pool": "gpu"})
-    held = nodes.Constraints(tolerates=("nvidia.com/gpu", "team=a"), labels=(("disk", "ssd"),))
+    held = nodes.Constraints(tolerates=("nvidia.com/gpu", "team=a"), labels=(("disk", "ssd"),), claims=("data", "devices/mig"))
     one = request()
     tasks = tuple(msgspec.structs.replace(of, constraints=held) for of in one.need.tasks)
     asked = msgspec.structs.replace(one, need=msgspec.structs.replace(one.need, tasks=tasks))
@@ -346,6 +346,9 @@ def test_the_pods_of_a_request_have_the_constraints_of_the_gang() -> None:
         {"key": "nvidia.com/gpu", "operator": "Exists"},
         {"key": "team", "operator": "Equal", "value": "a"},
     ]
+    assert spec["volumes"] == [{"name": "claim-0", "persistentVolumeClaim": {"claimName": "data"}}]
+    assert spec["resourceClaims"] == [{"name": "devices-0", "resourceClaimTemplateName": "mig"}]
+    assert spec["containers"][0]["resources"]["claims"] == [{"name": "devices-0"}]
 
 
 @pytest.mark.parametrize(

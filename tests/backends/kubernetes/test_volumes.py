@@ -9,7 +9,7 @@ import pytest
 from tests.backends.kubernetes import test_races
 from tests.backends.kubernetes.testcluster import inmemory
 
-from oarlock.backends.kubernetes import steering, volumes
+from oarlock.backends.kubernetes import site, steering, volumes
 from oarlock.backends.kubernetes.apiserver import objects
 from oarlock.spec import errors, jobfile
 from oarlock.spec.cluster import nodes
@@ -69,12 +69,12 @@ def test_the_nodes_of_a_volume(terms: list[dict[str, Any]], selected: str) -> No
 class Known:
     """Volumes as a watch told them, at a time of the test's own."""
 
-    def __init__(self, *told: dict[str, Any]) -> None:
+    def __init__(self, *told: dict[str, Any], site: site.Site = inmemory.SITE) -> None:
         self.now = 0.0
         self.changes = 0
         self.made = volumes.Volumes(
             None,  # type: ignore[arg-type]  # nothing is asked
-            inmemory.SITE,
+            site,
             monotonic=lambda: self.now,
             changed=self._count,
         )
@@ -100,24 +100,33 @@ def test_a_node_tells_the_claims_that_it_cannot_mount() -> None:
     assert known.lacks() == {"b": ("disk",), "c": ("disk", "zonal")}
 
 
-def test_a_refusal_of_the_scheduler_closes_a_node_to_the_claim_for_a_while() -> None:
-    """Without the right to read volumes, and for rules that a volume does not tell. Once no node is left, each of them
-    gets another try.
-    """
-    known = Known(volume("zonal", where("zone", "In", "1")))
-    known.made.bar(["new"], ["a"], MIRROR)
-    assert known.changes == 1
-    assert known.lacks() == {"a": ("new",), "c": ("zonal",)}
-    known.now += 1.0
-    known.made.bar(["new"], ["b"], MIRROR)
-    assert known.lacks() == {"a": ("new",), "b": ("new",), "c": ("zonal",)}
-    known.now += volumes.BARRED_S - 0.5
-    assert known.lacks() == {"b": ("new",), "c": ("zonal",)}
-    known.now = 10_000.0
-    known.made.bar(["zonal"], ["a"], MIRROR)
-    assert known.lacks() == {"a": ("zonal",), "c": ("zonal",)}
-    known.made.bar(["zonal"], ["b"], MIRROR)
-    assert known.lacks() == {"c": ("zonal",)}
+CLASSES = {
+    "local": site.NodeClass(cpus=1, memory="1Gi", max=1),
+    "here": site.NodeClass(cpus=1, memory="1Gi", max=1, domains={"zone": "1"}),
+    "there": site.NodeClass(cpus=1, memory="1Gi", max=1, labels={site.DOMAINS["zone"]: "2"}),
+}
+
+
+def test_a_class_of_nodes_tells_the_claims_that_no_new_node_can_mount() -> None:
+    """A disk of one machine is on no new one. A class that says nothing about zones may have nodes in any of them."""
+    known = Known(
+        volume("disk", where(HOST, "In", "a")),
+        volume("field", {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["a"]}]}),
+        volume("zonal", where(site.DOMAINS["zone"], "In", "1")),
+        volume("either", where(HOST, "In", "a"), where(site.DOMAINS["zone"], "In", "2")),
+        site=msgspec.structs.replace(inmemory.SITE, node_classes=CLASSES),
+    )
+    found = {name: known.made.lacking(name) for name in CLASSES}
+    assert found == {
+        "local": ("disk", "field"),
+        "here": ("disk", "either", "field"),
+        "there": ("disk", "field", "zonal"),
+    }
+    known.made._watch.items.clear()
+    known.made._watch.put(msgspec.convert(volume("disk", where(HOST, "In", "a")), objects.Volume))
+    known.made._watch.put(msgspec.convert(volume("zonal", where(site.DOMAINS["zone"], "In", "2")), objects.Volume))
+    known.made._forget()
+    assert known.made.lacking("there") == ("disk",), "the claim has another volume now"
 
 
 async def test_the_plan_knows_of_a_volume_and_of_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +140,7 @@ async def test_the_plan_knows_of_a_volume_and_of_a_refusal(monkeypatch: pytest.M
 
         async def look() -> dict[str, tuple[str, ...]]:
             lacking.clear()
-            lacking.update({node.name: node.lacks for node in await made.nodes()})
+            lacking.update({node.name: (*node.lacks, *node.barred) for node in await made.nodes()})
             return lacking
 
         while (await look())["n1"] != ("disk",):  # the test's time limit bounds it
@@ -159,3 +168,40 @@ async def test_the_plan_knows_of_a_volume_and_of_a_refusal(monkeypatch: pytest.M
             await made.launch([inmemory.launch_of("j-late", node="n2", volumes=mounted)])
         assert made.nodes_changed()
         assert await look() == {"n1": ("disk",), "n2": ("late",)}
+        assert {node.name: node.lacks for node in await made.nodes()}["n2"] == ()  # that is for a while
+
+
+async def test_the_plan_knows_for_a_while_of_devices_that_the_scheduler_did_not_find(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The devices of claims are counted nowhere: each plan chose the node whose devices were taken."""
+    monkeypatch.setattr(steering, "BOUND_S", 0.2)
+    cluster = inmemory.Cluster("n1", "n2")
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    told = msgspec.structs.replace(inmemory.SITE, profiles={"p": site.Profile(device_claims={"gpu": "slices"})})
+    add = cluster.add
+
+    def refused(body: dict[str, Any]) -> dict[str, Any]:
+        add({**body, "status": {"phase": "Pending", "conditions": [condition]}})
+        return cluster.pods[body["metadata"]["name"]]
+
+    async def have() -> None: ...
+
+    cluster.add = refused  # type: ignore[method-assign]
+    async with test_races.opened(cluster, told) as made:
+        monkeypatch.setattr(made._devices, "require", have)
+        condition["message"] = "0/2 nodes are available: 1 cannot allocate all claims, 1 didn't match node affinity."
+        with pytest.raises(errors.Unavailable, match="cannot allocate all claims"):
+            await made.launch([inmemory.launch_of("j-one", node="n2")])
+        found = {node.name: (node.lacks, node.barred) for node in await made.nodes()}
+        assert found == {"n1": ((), ()), "n2": ((), ("devices/slices",))}
+        with pytest.raises(errors.Unavailable, match="cannot allocate all claims"):
+            await made.launch([inmemory.launch_of("j-two", node="n1")])
+        assert not any(node.barred for node in await made.nodes()), "no node is left: each gets another try"
+
+
+def test_a_claim_that_no_node_can_mount_now_bars_none() -> None:
+    """It is not the node's fault."""
+    for message in ("pod has unbound immediate PersistentVolumeClaims", 'persistentvolumeclaim "x" not found'):
+        assert not steering.Unbound(message, []).by_volume
+    assert steering.Unbound("1 node(s) exceed max volume count", []).by_volume

@@ -72,6 +72,17 @@ def test_the_answers_are_kept_until_other_nodes_are_declared() -> None:
     assert one.never(gang(tasks=1, gpus=8)) is not None
 
 
+def test_a_node_that_did_not_serve_a_claim_lately_makes_nothing_impossible() -> None:
+    """A submission was refused for ten minutes because another gang had met a driver without free devices."""
+    claiming = constrained(gang(gpus=2), nodes.Constraints(claims=("devices/slices",)))
+    lately, never = (node("a", **{field: ("devices/slices",)}) for field in ("barred", "lacks"))
+    assert impossible.Declared((lately,), ()).never(claiming) is None
+    found = planning.plan(plans.Snapshot(nodes=(lately,), waiting=(claiming,)), 0.0).refusals["job"]
+    assert found.code is refusals.Code.NO_NODES
+    assert "lately the cluster's scheduler found devices of slices not available there" in found.message
+    assert impossible.Declared((never,), ()).never(claiming) is not None
+
+
 def test_a_gang_is_impossible_where_only_closed_nodes_would_hold_it() -> None:
     """A cordon passes; a taint that its pool's profiles do not tolerate, or a label that they need, does not."""
     cordon = nodes.Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")

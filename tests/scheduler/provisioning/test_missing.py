@@ -77,6 +77,26 @@ def test_the_places_of_all_tasks_are_told() -> None:
     assert told == {("worker", "big"): 3, ("worker", ""): 1}
 
 
+def test_a_gang_whose_claim_no_new_node_can_serve_asks_for_none() -> None:
+    """A disk of one machine, or devices that no class declares: each request would be in vain, for ever."""
+    claiming = cases.constrained(gang("g", gpus=4), nodes.Constraints(claims=("devices/slices", "disk")))
+    held = running("r", "a", 4)
+
+    def with_classes(*classes: nodes.NodeClass) -> plans.Snapshot:
+        return snapshot(node("a"), run=(held,), wait=(claiming,), classes=classes)
+
+    small, big = node_class("small", lacks=("disk",)), node_class("big", lacks=("devices/slices",))
+    assert lacks(with_classes(small, big)) == {}
+    why = planning.plan(with_classes(small, big), NOW).refusals["g"].message
+    assert "no new node would help it: big (no devices of slices), small (the volume of claim disk cannot be" in why
+    of = refused(with_classes(small, big, node_class("third")))
+    (need,) = missing.missing(of).values()
+    assert need.nodes == {"third": 1}
+    now = msgspec.structs.replace(of, rules=with_classes(small, big, node_class("third", lacks=("disk",))).rules)
+    assert missing.missing(now, {"g": need}) == {}, "an open request ends, too"
+    assert missing.missing(of, {"g": need}) == {"g": need}
+
+
 def test_no_more_nodes_than_the_class_may_have() -> None:
     two = node_class("big", most=2)
     there = node("a", node_class="big")

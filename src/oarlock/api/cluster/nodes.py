@@ -46,7 +46,7 @@ def _state(node: nodes.Node, held: list[holdings.Holding], tenants: dict[str, bo
         for job_id, theirs in by_job.items()
         if job_id in tenants
     ]
-    bare = msgspec.structs.replace(node, lacks=()) if node.lacks else node  # claims of others
+    bare = msgspec.structs.replace(node, lacks=(), barred=()) if node.lacks or node.barred else node  # claims of others
     return bodies.NodeState(bare, total(held), tuple(shown), tuple(holders))
 
 

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -22,6 +23,7 @@ import structlog
 
 from oarlock.backends import backends
 from oarlock.backends.kubernetes import (
+    bars,
     clusterstate,
     noderequests,
     places,
@@ -95,6 +97,7 @@ class KubernetesBackend:
         )
         self._volumes = volumes.Volumes(api, site, monotonic=monotonic, changed=self._cluster_changed)
         self._places = places.Places(self._state, self._own, monotonic=monotonic)
+        self._bars = bars.Bars(monotonic=monotonic)
         self._claims = steering.Claims(api, site, monotonic=monotonic)
         self._devices = steering.DeviceClaims(api, site, monotonic=monotonic)
         self._monotonic = monotonic
@@ -113,7 +116,9 @@ class KubernetesBackend:
 
     def provisioner(self) -> noderequests.NodeRequests:
         """Return the way to request nodes of this cluster's autoscaler."""
-        return noderequests.NodeRequests(self._api, self._site, projection=self._projection)
+        return noderequests.NodeRequests(
+            self._api, self._site, projection=self._projection, lacking=self._volumes.lacking
+        )
 
     def boards(self, server: str, task_secret: bytes) -> tensorboards.TensorBoards:
         """Return the way to run a TensorBoard beside each job."""
@@ -144,10 +149,7 @@ class KubernetesBackend:
     async def nodes(self) -> list[machines.Node]:
         await self._synced()
         self._nodes_changed = False
-        labels = self._state.labels
-        return [
-            self._volumes.marked(self._places.closed(node), labels.get(node.name, {})) for node in self._state.nodes()
-        ]
+        return [self._marked(node) for node in self._state.nodes()]
 
     def nodes_changed(self) -> bool:
         return self._nodes_changed
@@ -261,11 +263,37 @@ class KubernetesBackend:
             await self._all(self._bind(one, made[one.key], still) for one in ours)
             await steering.until_bound(self._api, self._site, self._own, theirs, until, self._monotonic)
         except BaseException as error:
-            if isinstance(error, steering.Unbound) and error.by_volume:
-                self._volumes.bar(local, {nodes[key] for key in error.keys}, self._state.labels)
+            if isinstance(error, steering.Unbound):
+                self._bar(error, local, wanted)
             self._places.leave(nodes)
             self._nodes_changed = True  # the next plan must know of a node without places
             raise
+
+    def _bar(self, error: steering.Unbound, local: Sequence[str], wanted: Sequence[backends.TaskLaunch]) -> None:
+        """Close nodes for a while to the claims that the scheduler did not find there."""
+        failed = [one for one in wanted if one.key in error.keys]
+        claims = list(local) if error.by_volume else []
+        if error.by_device:
+            templates = {name for one in failed for name in rendering.device_claims(one, self._site).values()}
+            claims += sorted(machines.DEVICES + name for name in templates)
+        going = {one.key for one in wanted}
+        self._bars.put(claims, {one.holding.node for one in failed}, functools.partial(self._served, without=going))
+        if not self._site.node_classes:  # else a new node may be the one
+            for claim in claims:
+                self._bars.lift(claim, self._volumes.able(claim, self._state.labels))
+
+    def _served(self, claim: str, name: str, *, without: Collection[attempts.TaskKey] = ()) -> bars.Seen:
+        """Return the state on which it depends whether the scheduler finds the claim on the node."""
+        node = self._state.node(name)
+        facts = (node.capacity, node.ready, node.taints, self._state.labels.get(name)) if node is not None else None
+        there = (key for key in self._own.on(name) if key not in without and self._own.is_bound(key))
+        return bars.Seen(facts, self._volumes.terms(claim), frozenset(there))
+
+    def _marked(self, node: machines.Node) -> machines.Node:
+        """Return the node with the claims that it cannot serve, and with those that it did not serve lately."""
+        node = self._volumes.marked(self._places.closed(node), self._state.labels.get(node.name, {}))
+        barred = tuple(claim for claim in self._bars.of(node.name, self._served) if claim not in node.lacks)
+        return msgspec.structs.replace(node, barred=barred) if barred else node
 
     def _check_fit(
         self, wanted: dict[attempts.TaskKey, holdings.Resources], places: dict[attempts.TaskKey, str]

@@ -13,7 +13,7 @@ same numbers.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -64,13 +64,18 @@ class NodeRequests:
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
         projection: projecting.Projection | None = None,
+        lacking: Callable[[str], tuple[str, ...]] = lambda node_class: (),
     ) -> None:
+        self._lacking = lacking
         self._projection = projection or projecting.Projection(api, site, monotonic=monotonic)
         self._api = api
         self._site = site
         self._clock = clock
         self._monotonic = monotonic
         self._kind = discovery.Kind(api, GROUP, PLURAL, VERSIONS, monotonic=monotonic)
+
+    def lacking(self, node_class: str) -> tuple[str, ...]:
+        return self._lacking(node_class) if node_class in self._site.node_classes else ()
 
     async def answered(self) -> list[provisioning.Answered] | None:
         version = await self._kind.version()
@@ -195,17 +200,43 @@ def template(site: Site, job: str, request: provisioning.NodeRequest, index: int
                 "restartPolicy": "Never",
                 **rendering.pod_settings(site),
                 **rendering.on_nodes(site, tolerated, chosen),
+                **_volumes(held.claims),
+                **_device_claims(held.claims),
                 "containers": [
                     {
                         "name": rendering.TASK,
                         "image": site.image,
-                        "resources": {"requests": wanted, "limits": wanted},
+                        "resources": {"requests": wanted, "limits": wanted, **_devices_used(held.claims)},
                         "securityContext": rendering.container_security(),
                     }
                 ],
             },
         },
     }
+
+
+def _volumes(claims: Sequence[str]) -> rendering.Manifest:
+    """Return the claims of volumes, so that the autoscaler adds nodes where these are. Nothing mounts them."""
+    named = [claim for claim in claims if not claim.startswith(nodes.DEVICES)]
+    found = [
+        {"name": f"claim-{place}", "persistentVolumeClaim": {"claimName": claim}} for place, claim in enumerate(named)
+    ]
+    return {"volumes": found} if found else {}
+
+
+def _templates(claims: Sequence[str]) -> list[tuple[str, str]]:
+    named = [claim.removeprefix(nodes.DEVICES) for claim in claims if claim.startswith(nodes.DEVICES)]
+    return [(f"devices-{place}", template) for place, template in enumerate(named)]
+
+
+def _device_claims(claims: Sequence[str]) -> rendering.Manifest:
+    found = [{"name": name, "resourceClaimTemplateName": template} for name, template in _templates(claims)]
+    return {"resourceClaims": found} if found else {}
+
+
+def _devices_used(claims: Sequence[str]) -> rendering.Manifest:
+    found = [{"name": name} for name, _ in _templates(claims)]
+    return {"claims": found} if found else {}
 
 
 def answer(request: ProvisioningRequest) -> provisioning.Answered | None:

@@ -58,6 +58,7 @@ class NodeClass(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     `domains` has, by level of the topology, the domain of all of them, or the number of nodes that share one. `taints`
     (`KEY=VALUE:EFFECT`) and `labels` are those that new nodes have, as far as they decide which gangs may use them.
+    `device_claims` are the ResourceClaimTemplates whose claims new nodes can serve.
     """
 
     cpus: float | str
@@ -69,6 +70,16 @@ class NodeClass(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     domains: dict[str, str | int] = {}
     taints: tuple[str, ...] = ()
     labels: dict[str, str] = {}
+    device_claims: tuple[str, ...] = ()
+
+    def all_labels(self, name: str, site: Site) -> dict[str, str]:
+        """Return the labels that are known of each new node."""
+        places = {
+            site.domains[level]: domain
+            for level, domain in self.domains.items()
+            if isinstance(domain, str) and level in site.domains
+        }
+        return {**places, **self.labels, site.class_label: name}
 
     def declared(self, name: str, site: Site) -> nodes.NodeClass:
         """Return the class as the scheduler reads it. Raises InvalidInput, with the place of an invalid value."""
@@ -103,6 +114,9 @@ class NodeClass(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             node_class=name,
             labels=site.selecting(self.labels),
             taints=site.taints(_taint(text, f"{path}.taints") for text in self.taints),
+            lacks=tuple(
+                sorted(nodes.DEVICES + template for template in site.device_templates - set(self.device_claims))
+            ),
         )
         return nodes.NodeClass(name=name, model=model, most=self.max, shared=shared)
 
@@ -148,7 +162,10 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
             users=self.users,
             tolerate=self.tolerate,
             node_labels=self.node_labels,
-            claims=tuple(volume.claim for volume in self.volumes),
+            claims=(
+                *(volume.claim for volume in self.volumes),
+                *(nodes.DEVICES + template for template in self.device_claims.values()),
+            ),
         )
 
     def check(self, name: str, claim: str, taken: Collection[str]) -> None:
@@ -275,9 +292,14 @@ class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     @property
     def planned(self) -> Planned:
         """The part of the profiles that the scheduler reads, by name, without those that say nothing about nodes."""
-        named = (one for _, one in sorted(self.profiles.items()))
+        planned = (one.planned for _, one in sorted(self.profiles.items()))
         claimed = (profiles.Profile(claims=(self.checkpoint_claim,)),) if self.checkpoint_claim else ()
-        return (*claimed, *(one.planned for one in named if one.tolerate or one.node_labels or one.volumes))
+        return (*claimed, *(one for one in planned if one.tolerate or one.node_labels or one.claims))
+
+    @property
+    def device_templates(self) -> set[str]:
+        """The ResourceClaimTemplates that profiles name."""
+        return {template for one in self.profiles.values() for template in one.device_claims.values()}
 
     def taints(self, found: Iterable[Taint]) -> tuple[Taint, ...]:
         """Return the taints that close a node to some gangs or to all of them."""

@@ -39,6 +39,9 @@ DEVICES, TEMPLATES = "resource.k8s.io", "resourceclaimtemplates"
 DEVICE_VERSIONS = ("v1", "v1beta2", "v1beta1", "v1alpha3")
 """In older ones pods name the template in another field."""
 
+_OF_CLAIM = ("unbound immediate", "not found", "being deleted", "lost")
+"""Words about a claim of a volume that no node can mount now."""
+
 _log = structlog.get_logger(__name__)
 
 
@@ -48,7 +51,10 @@ class Unbound(errors.Unavailable):
     def __init__(self, message: str, keys: Collection[attempts.TaskKey]) -> None:
         super().__init__(message, hint="It is tried again.")
         self.keys = keys
-        self.by_volume = "volume" in message.lower()  # "volume node affinity conflict", "no available volume zone"
+        said = message.lower()
+        # "volume node affinity conflict", "no available volume zone", "exceed max volume count"
+        self.by_volume = "volume" in said and not any(words in said for words in _OF_CLAIM)
+        self.by_device = "resourceclaim" in said or "allocate all claims" in said
 
 
 class Claims:

@@ -1,15 +1,15 @@
 """The volumes that only some nodes can mount (a local disk, a disk of one zone), kept current by a watch.
 
     PersistentVolume, bound to a claim of our namespace ──> its node affinity ──> the nodes that cannot mount the claim
-    the stock scheduler does not bind a pod that mounts a claim ──> that node cannot either, for a while
+                                                                            └──> the classes whose new nodes cannot
 
 So the plan knows where a gang with such a claim may go. The server reads no volume without the right to do so (an older
-installation): then a gang learns it from the scheduler's refusals, node by node.
+installation): then a gang learns it from the scheduler's refusals, node by node (`bars`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -20,8 +20,7 @@ from oarlock.spec.cluster.nodes import Node
 
 MOST_CLAIMS = 250
 """The nodes tell of no more claims: each of them names all that it cannot mount."""
-BARRED_S = 600.0
-"""A node on which the scheduler did not bind a pod with a claim counts as unable to mount it for so long."""
+HOSTNAME = "kubernetes.io/hostname"
 PAUSE_MOST_S = 60.0
 """The longest pause of the watch, where the right to read volumes is missing."""
 
@@ -40,9 +39,9 @@ class Volumes:
         self, api: client.Client, site: Site, *, monotonic: Callable[[], float], changed: Callable[[], object]
     ) -> None:
         self._site = site
-        self._monotonic = monotonic
         self._changed = changed
-        self._barred: dict[str, dict[str, float]] = {}  # by claim: nodes, each with the end of its time
+        self._by_claim: dict[str, _Volume] | None = None
+        self._new: dict[str, tuple[str, ...]] = {}  # by class: what its new nodes lack
         self._known: dict[str, tuple[Labels, tuple[str, ...]]] = {}  # by node: what it lacks by the volumes alone
         self._watch: watches.Watch[objects.Volume, _Volume] = watches.Watch(
             api,
@@ -57,31 +56,37 @@ class Volumes:
 
     def marked(self, node: Node, labels: Labels) -> Node:
         """Return the node with the claims that it cannot mount."""
-        now = self._monotonic()
-        barred = {claim for claim, until in self._barred.items() if until.get(node.name, 0.0) > now}
         lacks = self._lacks(node.name, labels)
-        if barred:
-            lacks = tuple(sorted({*lacks, *barred}))
         return msgspec.structs.replace(node, lacks=lacks) if lacks else node
 
-    def bar(self, claims: Iterable[str], names: Iterable[str], among: Mapping[str, Labels]) -> None:
-        """Take note that the scheduler did not bind pods with these claims on the nodes `names`.
+    def able(self, claim: str, among: Mapping[str, Labels]) -> list[str]:
+        """Return those nodes, each with all its labels, that may mount the claim."""
+        return [name for name, labels in among.items() if claim not in self._lacks(name, labels)]
 
-        `among` has the labels of all nodes. Where it has refused each node that may mount a claim, all are open again.
-        """
-        until, refused = self._monotonic() + BARRED_S, set(names)
-        for claim in claims:
-            barred = {name: end for name, end in self._barred.get(claim, {}).items() if end > self._monotonic()}
-            barred |= dict.fromkeys(refused, until)
-            able = {name for name, labels in among.items() if claim not in self._lacks(name, labels)}
-            self._barred[claim] = {} if able <= barred.keys() else barred
-        self._changed()
+    def terms(self, claim: str) -> object:
+        """Return the facts of the claim's volume; None where none is known."""
+        if self._by_claim is None:
+            self._by_claim = {one.claim: one for one in self._watch.items.values()}
+        return self._by_claim.get(claim)
+
+    def lacking(self, node_class: str) -> tuple[str, ...]:
+        """Return the claims that no new node of the class can mount."""
+        if node_class not in self._new:
+            labels = self._site.node_classes[node_class].all_labels(node_class, self._site)
+            self._new[node_class] = tuple(
+                one.claim for one in self._some() if not any(_may_select(term, labels) for term in one.terms)
+            )
+        return self._new[node_class]
+
+    def _some(self) -> list[_Volume]:
+        return sorted(self._watch.items.values(), key=lambda one: one.claim)[:MOST_CLAIMS]
 
     def _lacks(self, name: str, labels: Labels) -> tuple[str, ...]:
         known = self._known.get(name)
         if known is None or known[0] is not labels:
-            some = sorted(self._watch.items.values(), key=lambda one: one.claim)[:MOST_CLAIMS]
-            lacks = tuple(one.claim for one in some if not any(selects(term, name, labels) for term in one.terms))
+            lacks = tuple(
+                one.claim for one in self._some() if not any(selects(term, name, labels) for term in one.terms)
+            )
             known = self._known[name] = labels, lacks
         return known[1]
 
@@ -95,6 +100,8 @@ class Volumes:
 
     def _forget(self) -> None:
         self._known.clear()
+        self._new.clear()
+        self._by_claim = None
         self._changed()
 
 
@@ -105,6 +112,18 @@ def selects(term: objects.NodeTerm, name: str, labels: Labels) -> bool:
     fields = {"metadata.name": name}
     return all(_holds(one, labels) for one in term.match_expressions) and all(
         _holds(one, fields) for one in term.match_fields
+    )
+
+
+def _may_select(term: objects.NodeTerm, labels: Labels) -> bool:
+    """Return whether a term may select a node that is not there yet, which has these labels and perhaps others."""
+    if not term.match_expressions and not term.match_fields:
+        return False
+    if any(one.operator == "In" for one in term.match_fields):
+        return False  # it names nodes that are there
+    return all(
+        _holds(one, labels) if one.key in labels else one.key != HOSTNAME or one.operator != "In"
+        for one in term.match_expressions
     )
 
 

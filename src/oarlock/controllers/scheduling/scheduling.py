@@ -18,7 +18,8 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from oarlock.controllers import bulkwrites, leadership, rosters
+from oarlock.backends import provisioners
+from oarlock.controllers import bulkwrites, leadership, nodeclasses, rosters
 from oarlock.controllers.scheduling import candidates, histories, planningrounds, stops
 from oarlock.lifecycle import reshaping, stepping
 from oarlock.scheduler import pricing
@@ -55,6 +56,7 @@ class Scheduling:
         clock: Callable[[], float],
         report: bulkwrites.Report,
         rules: plans.Rules | None = None,
+        provisioner: provisioners.Provisioner | None = None,
         names: privacy.Names = privacy.PUBLIC,
         memo: Any = None,
         resync_s: float = planningrounds.RESYNC_S,
@@ -65,6 +67,7 @@ class Scheduling:
         self._clock = clock
         self._report = report
         self._rules = rules or plans.Rules()
+        self._classes = nodeclasses.NodeClasses(self._rules, provisioner)
         self._memo = memo
         self._roster = rosters.Roster(store)
         self._history = histories.History(store, names)
@@ -108,6 +111,10 @@ class Scheduling:
 
     async def _look_around(self) -> None:
         """Read nodes and pools; those that are as they were stay the same objects."""
+        rules = self._classes.rules()
+        if rules is not self._rules:
+            self._rules = rules
+            self._rounds.start_anew()
         seen = await self._store.read(lambda view: (tuple(view.nodes()), tuple(view.pools())))
         if seen != self._ground:
             self._ground = (_same(self._ground[0], seen[0]), _same(self._ground[1], seen[1]))

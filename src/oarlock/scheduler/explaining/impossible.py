@@ -49,6 +49,14 @@ class Declared:
         return self if same else Declared(snapshot.nodes, snapshot.pools, classes)
 
     @cached_property
+    def lasting(self) -> Declared:
+        """The declaration without what may pass soon: the claims that nodes did not serve lately."""
+        if not any(node.barred for node in self.nodes):
+            return self
+        nodes = tuple(msgspec.structs.replace(node, barred=()) if node.barred else node for node in self.nodes)
+        return Declared(nodes, self.pools, self.classes)
+
+    @cached_property
     def empty(self) -> freespace.FreeSpace:
         return freespace.FreeSpace(self._ready)
 
@@ -93,7 +101,7 @@ class Declared:
         if shape not in self._never:
             if len(self._never) >= KEPT:
                 self._never.clear()
-            self._never[shape] = _never(gang, self)
+            self._never[shape] = _never(gang, self.lasting)
         return self._never[shape]
 
 

@@ -308,19 +308,22 @@ def _over(
 def _no_nodes(gang: plans.Gang, needed: Numbers, context: contexts.Context, ahead: int) -> refusals.Refusal:
     return _unchanged(gang, Code.NO_NODES, needed, {}, ahead) or refusals.Refusal(
         code=Code.NO_NODES,
-        message=_no_nodes_text(context.snapshot.nodes, gang.constraints),
+        message=_no_nodes_text(context.snapshot, gang.constraints),
         needed=needed,
         change=impossible.ANOTHER_POOL if context.ready else "Bring a node back; `oarlock nodes` tells the reason.",
         ahead=ahead,
     )
 
 
-def _no_nodes_text(of: Sequence[nodes.Node], constraints: nodes.Constraints | None) -> str:
+def _no_nodes_text(snapshot: plans.Snapshot, constraints: nodes.Constraints | None) -> str:
+    of = snapshot.nodes
     if not of:
         return "There is no node yet."
     if not any(node.ready for node in of):
         return f"None of {len(of)} nodes is ready."
-    return f"None of {len(of)} nodes takes new tasks: {', '.join(_closed(of, constraints))}."
+    return (
+        f"None of {len(of)} nodes takes new tasks: {', '.join(_closed(of, constraints, snapshot.rules.node_classes))}."
+    )
 
 
 def _free_text(
@@ -335,17 +338,26 @@ def _free_text(
     )
     if not short:
         text += _scattered(gang, context)
-    notes = _closed(context.snapshot.nodes, gang.constraints) + _taken_by_others(context, told, cards)
+    classes = context.snapshot.rules.node_classes
+    notes = _closed(context.snapshot.nodes, gang.constraints, classes) + _taken_by_others(context, told, cards)
     return f"{text} ({'; '.join(notes)})" if notes else text
 
 
-def _closed(of: Sequence[nodes.Node], constraints: nodes.Constraints | None) -> list[str]:
-    """Return clauses that count the nodes that take no new tasks, and name those that take none of this gang."""
+def _closed(
+    of: Sequence[nodes.Node], constraints: nodes.Constraints | None, classes: Sequence[nodes.NodeClass]
+) -> list[str]:
+    """Return clauses that count the nodes that take no new tasks, and name those that take none of this gang; and one
+    that names the classes of nodes where none of them takes it.
+    """
     down, closed = sum(not node.ready for node in of), sum(node.ready and not node.open for node in of)
     found = [f"{down} of {len(of)} nodes not ready"] if down else []
     found += [f"{closed} of {len(of)} nodes cordoned or tainted"] if closed else []
     barred = wording.closed((node for node in of if node.open), constraints)
-    return found + ([f"closed to it: {barred}"] if barred else [])
+    found += [f"closed to it: {barred}"] if barred else []
+    models = [one.model for one in classes]
+    if models and not any(model.admits(constraints) for model in models):
+        found.append(f"no new node would help it: {wording.closed(models, constraints)}")
+    return found
 
 
 def _taken_by_others(context: contexts.Context, told: Sequence[str], cards: wording.Cards) -> list[str]:

@@ -133,7 +133,8 @@ def kind_key(node: nodes.Node) -> KindKey:
     groups = tuple(Group(name, memory, bits) for (memory, name), bits in sorted(masks.items()))
     rate = node.price_per_h / count if count else node.price_per_h
     taints = tuple(taint for taint in node.taints if taint.tolerable and taint.effect in nodes.CLOSING)
-    return groups, node.ports, rate, taints, tuple(sorted(node.labels.items())), node.lacks
+    closed = tuple(sorted({*node.lacks, *node.barred})) if node.barred else node.lacks
+    return groups, node.ports, rate, taints, tuple(sorted(node.labels.items())), closed
 
 
 def _index(device: nodes.Device) -> int:

@@ -78,6 +78,8 @@ def look(snapshot: plans.Snapshot, requested: Mapping[str, provisioning.Need], v
     search = Search(snapshot, [gang for gang in queue if gang.job in found or gang.job in searched])
     search.spend(found.values())
     for gang in search.queue:
+        if gang.job in found and not search.serves(gang, found[gang.job]):
+            found.pop(gang.job)
         if not search.within_pools(gang):
             found.pop(gang.job, None)
         elif gang.job in found:
@@ -153,6 +155,10 @@ class Search:
             return True
         kept = pools.amounts(self._kept.get(gang.pool, freespace.NOTHING) + amount)
         return all(kept[name] <= most * (1 + entitlement.EXACT) for name, most in self._reserved[gang.pool].items())
+
+    def serves(self, gang: plans.Gang, need: provisioning.Need) -> bool:
+        """Return whether new nodes of these classes are still open to the gang: its volume may lie elsewhere now."""
+        return all(one.model.admits(gang.constraints) for one in self._classes if need.nodes.get(one.name))
 
     def expect(self, gang: plans.Gang, need: provisioning.Need) -> None:
         """Take the place of a gang whose nodes are requested, on any of the nodes that are there or expected."""

@@ -10,6 +10,8 @@ from oarlock.spec import holdings
 
 CLOSING = frozenset({"NoSchedule", "NoExecute"})
 """Effects of taints that keep new tasks away."""
+DEVICES = "devices/"
+"""Begins those claims of `Constraints` that are claims of devices: the name of their template follows."""
 
 
 class Taint(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -33,7 +35,7 @@ class Taint(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 class Constraints(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """The taints that the tasks of a gang tolerate (`KEY` or `KEY=VALUE`), the labels that their nodes must have, and
-    the claims of volumes that they mount.
+    the claims of volumes that they mount, and of devices (`DEVICES`).
 
     All are sorted, so that equal constraints compare equal.
     """
@@ -44,10 +46,14 @@ class Constraints(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 def barriers(
-    taints: Iterable[Taint], labels: Mapping[str, str], lacks: Collection[str], constraints: Constraints | None
+    taints: Iterable[Taint],
+    labels: Mapping[str, str],
+    lacks: Collection[str],
+    constraints: Constraints | None,
+    barred: Collection[str] = (),
 ) -> Iterator[str]:
-    """Yield the reasons why a node with these taints and labels, which cannot mount the claims `lacks`, is closed to a
-    gang that others may differ from.
+    """Yield the reasons why a node with these taints and labels, which cannot serve the claims `lacks`, and lately did
+    not serve those `barred`, is closed to a gang that others may differ from.
 
     A taint that no gang tolerates closes the node to all of them: see `Node.open`.
     """
@@ -59,8 +65,13 @@ def barriers(
         if labels.get(name) != value:
             yield f"no label {name}={value}"
     for claim in constraints.claims if constraints is not None else ():
+        of_devices = claim.startswith(DEVICES)
+        name = claim.removeprefix(DEVICES)
         if claim in lacks:
-            yield f"the volume of claim {claim} cannot be mounted there"
+            yield f"no devices of {name}" if of_devices else f"the volume of claim {name} cannot be mounted there"
+        elif claim in barred:
+            what = f"devices of {name}" if of_devices else f"the volume of claim {name}"
+            yield f"lately the cluster's scheduler found {what} not available there, and is asked again soon"
 
 
 class Device(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -83,7 +94,8 @@ class Node(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
     `taken` is the part of the capacity that programs of others take now (pods that are not ours); which of the devices
     these have is not known. `taints` are those that not all of our tasks tolerate. `labels` matter only
-    where the constraints of gangs name them. `lacks` are the claims whose volumes cannot be mounted on it, sorted.
+    where the constraints of gangs name them. `lacks` are the claims that it cannot serve, `barred` those that it did
+    not serve lately and may serve soon: both sorted.
     """
 
     name: str
@@ -101,6 +113,7 @@ class Node(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     taken: holdings.Resources = holdings.Resources()
     taints: tuple[Taint, ...] = ()
     lacks: tuple[str, ...] = ()
+    barred: tuple[str, ...] = ()
     version: int = 0
 
     @property
@@ -110,7 +123,7 @@ class Node(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
     def barriers(self, constraints: Constraints | None) -> list[str]:
         """Return the reasons why the node, open or not, is closed to gangs with these constraints alone."""
-        return list(barriers(self.taints, self.labels, self.lacks, constraints))
+        return list(barriers(self.taints, self.labels, self.lacks, constraints, self.barred))
 
     def admits(self, constraints: Constraints | None) -> bool:
         """Return whether gangs with these constraints may be placed on the node while it is open."""

@@ -15,7 +15,7 @@ from oarlock.spec.cluster import nodes
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
     """The taints that pods tolerate (`KEY` or `KEY=VALUE`), the labels that their nodes must have, and the claims of
-    volumes that they mount.
+    volumes that they mount, and of devices (`nodes.DEVICES`).
     """
 
     pools: tuple[str, ...] = ()  # empty: all
