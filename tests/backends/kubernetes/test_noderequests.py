@@ -336,7 +336,9 @@ def test_the_pods_of_a_request_are_those_of_the_gang() -> None:
 def test_the_pods_of_a_request_have_the_constraints_of_the_gang() -> None:
     """An autoscaler would add no node, or one that the gang cannot use."""
     site = sites.Site(installation="one", namespace="jobs", image="registry.example/oarlock:1", nodes={"pool": "gpu"})
-    held = nodes.Constraints(tolerates=("nvidia.com/gpu", "team=a"), labels=(("disk", "ssd"),), claims=("data", "devices/mig"))
+    held = nodes.Constraints(
+        tolerates=("nvidia.com/gpu", "team=a"), labels=(("disk", "ssd"),), claims=("data", "devices/mig")
+    )
     one = request()
     tasks = tuple(msgspec.structs.replace(of, constraints=held) for of in one.need.tasks)
     asked = msgspec.structs.replace(one, need=msgspec.structs.replace(one.need, tasks=tasks))
