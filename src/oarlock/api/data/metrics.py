@@ -10,7 +10,7 @@ from oarlock.api import routes
 from oarlock.data import storage
 
 MAX_POINTS = 10_000
-MAX_CURSOR = 32_000
+MAX_CURSOR = 15_000
 """The most characters of a cursor, which is part of a URL."""
 
 

@@ -2,7 +2,8 @@
 
 A cursor is the text that an answer ends with. It names, for each process of a task, the life that was read last and the
 place in its stream: `worker/0/0:1.2.5308` is attempt 1, incarnation 2, byte 5308. So an answer costs as much as what is
-new, however much is stored, and a series that rests costs nothing.
+new, however much is stored, and a series that rests costs nothing. A long cursor is compressed, as part of a URL:
+HTTP servers take 16 KiB for all lines of a request's head.
 
 A place within a stream that has become part of a chunk since is not found again: the whole chunk comes once more. So a
 reader keeps the last step of each series. The steps that an earlier life ran after the checkpoint of a later one are
@@ -11,7 +12,9 @@ left out, as far as the later one is known.
 
 from __future__ import annotations
 
+import base64
 import re
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -21,6 +24,12 @@ from oarlock.spec import attempts, errors
 
 MOST_PROCESSES = 1000
 """A cursor names no more processes: it is part of a URL. The points of further ones do not come."""
+
+PLAIN_MOST = 2_000
+"""A cursor of more characters is compressed."""
+LONGEST = 200_000
+"""The most characters of a cursor that is not compressed any more."""
+_PACKED = "z."
 
 _PART = re.compile(r"([a-z0-9-]+)/([0-9]{1,9})/([0-9]{1,9}):([0-9]{1,9})\.([0-9]{1,9})\.([0-9]{1,18})")
 
@@ -67,20 +76,42 @@ _ALL = 1 << 62
 
 
 def text(places: dict[Process, Place]) -> str:
-    return ",".join(
+    plain = ",".join(
         f"{role}/{index}/{process}:{place.attempt}.{place.incarnation}.{place.at}"
         for (role, index, process), place in sorted(places.items())
+    )
+    if len(plain) <= PLAIN_MOST:
+        return plain
+    return _PACKED + base64.urlsafe_b64encode(zlib.compress(plain.encode(), 9)).decode().rstrip("=")
+
+
+def _unpacked(after: str) -> str:
+    """Return the cursor as text. Raises InvalidInput."""
+    if not after.startswith(_PACKED):
+        return after
+    packed = after.removeprefix(_PACKED)
+    opened = zlib.decompressobj()
+    try:
+        plain = opened.decompress(base64.urlsafe_b64decode(packed + "=" * (-len(packed) % 4)), LONGEST).decode("ascii")
+    except (ValueError, zlib.error) as error:
+        raise _no_cursor(after) from error
+    if not opened.eof:
+        raise _no_cursor(after)
+    return plain
+
+
+def _no_cursor(part: str) -> errors.InvalidInput:
+    return errors.InvalidInput(
+        f"{part[:60]!r} is not a part of a cursor", path="after", hint="Send the `after` of the last answer."
     )
 
 
 def parsed(after: str) -> dict[Process, Place]:
-    found: dict[Process, Place] = {}
+    after, found = _unpacked(after), dict[Process, Place]()
     for part in after.split(",") if after else ():
         match = _PART.fullmatch(part)
         if match is None:
-            raise errors.InvalidInput(
-                f"{part[:60]!r} is not a part of a cursor", path="after", hint="Send the `after` of the last answer."
-            )
+            raise _no_cursor(part)
         role, *numbers = match.groups()
         index, process, attempt, incarnation, at = map(int, numbers)
         found[role, index, process] = Place(attempt, incarnation, at)
