@@ -12,12 +12,12 @@ from tests.data.checkpoints.test_checkpoints import flip, save
 
 from oarlock.api.process import checkpoints as api_checkpoints
 from oarlock.controllers import leadership, retention
-from oarlock.spec import errors, jobs
+from oarlock.spec import errors, events, jobs
 from oarlock.spec.input import validation
 from oarlock.spec.process import clocks, failpoints
 
 DAY = 86_400.0
-POLICY = retention.Policy(keep_jobs_s=30 * DAY, keep_records=10, period_s=600.0)
+POLICY = retention.Policy(keep_jobs_s=30 * DAY, keep_records=10, keep_cluster_records=3, period_s=600.0)
 
 
 @pytest.fixture(autouse=True)
@@ -191,8 +191,22 @@ async def test_the_log_is_compacted_to_its_newest_lines(shelf: Shelf) -> None:
     await shelf.later(601)
     with pytest.raises(errors.Gone):
         await shelf.plant.store.read(lambda view: view.records(0))
-    kept = await shelf.plant.store.read(lambda view: view.records(last - 10))
-    assert [record.seq for record in kept] == list(range(last - 9, last + 1))
+    first = await shelf.plant.store.read(lambda view: view.newest_seq(POLICY.keep_records, of_jobs=True))
+    kept = await shelf.plant.store.read(lambda view: view.records(first - 1))
+    assert kept[-1].seq == last
+    assert len([record for record in kept if record.job]) == POLICY.keep_records
+
+
+async def test_nodes_that_change_all_the_time_push_no_line_of_a_job_out_of_the_log(shelf: Shelf) -> None:
+    store = shelf.plant.store
+    before = [record for record in await store.read(lambda view: view.records(0)) if record.job]
+    for _ in range(50):
+        await store.write(lambda tx: tx.tell(events.NODES, ["n0"], at=1.0))
+    await shelf.later(601)
+    since = before[-POLICY.keep_records].seq - 1
+    kept = await store.read(lambda view: view.records(since))
+    assert [record for record in kept if record.job][: POLICY.keep_records] == before[-POLICY.keep_records :]
+    assert len([record for record in kept if not record.job]) == POLICY.keep_cluster_records
 
 
 async def test_snapshots_that_a_job_names_stay(shelf: Shelf) -> None:

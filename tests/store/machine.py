@@ -65,7 +65,12 @@ def steps(draw: st.DrawFn) -> Step:
             st.builds(lambda sha256: lambda t: t.remove_session(sha256), NAMES),
             st.builds(lambda before: lambda t: t.forget_sessions(before), st.sampled_from((30.0, 90.0, 1e9))),
             st.builds(add_usage, IDS, NAMES, st.integers(1, 3)),
-            st.builds(lambda back: lambda t: t.compact(t.last_seq() - back), st.integers(-2, 6)),
+            st.builds(
+                lambda back, since: lambda t: t.compact(t.last_seq() - back, cluster_before=t.last_seq() - since),
+                st.integers(-2, 6),
+                st.integers(-2, 6),
+            ),
+            st.builds(lambda count, of: lambda t: t.newest_seq(count, of_jobs=of), st.integers(1, 6), st.booleans()),
         )
     )
 

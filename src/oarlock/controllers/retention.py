@@ -23,7 +23,8 @@ _PAGE = 200
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
-    """The periods of retention. `keep_records` are lines of the event log.
+    """The periods of retention. `keep_records` are lines of the event log about jobs; `keep_cluster_records` are those
+    about nodes and pools, which come at any time in a busy cluster.
 
     A snapshot stays for `snapshot_grace_s` after its upload even where no job names it, since the job may be on its
     way. An idempotency key is remembered for `keep_keys_s` after the removal of its job, so that a request that is
@@ -33,6 +34,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     keep_jobs_s: float = 30 * 86_400.0
     keep_keys_s: float = 30 * 86_400.0
     keep_records: int = 200_000
+    keep_cluster_records: int = 5_000
     snapshot_grace_s: float = 86_400.0
     period_s: float = 600.0
 
@@ -207,10 +209,15 @@ class Retention:
         await self._store.write(lambda tx: tx.forget_keys(before), epoch=epoch)
 
     async def _compact(self, epoch: int, now: float) -> None:
-        last = await self._store.read(lambda view: view.last_seq())
-        before = last - self._policy.keep_records
-        if before > 0:
-            await self._store.write(lambda tx: tx.compact(before), epoch=epoch)
+        policy = self._policy
+        before, cluster_before = await self._store.read(
+            lambda view: (
+                view.newest_seq(policy.keep_records, of_jobs=True),
+                view.newest_seq(policy.keep_cluster_records, of_jobs=False),
+            )
+        )
+        if before or cluster_before:
+            await self._store.write(lambda tx: tx.compact(before, cluster_before=cluster_before), epoch=epoch)
 
     async def _sweep(self, epoch: int, now: float) -> None:
         used = await self._store.read(lambda view: view.snapshots_in_use())

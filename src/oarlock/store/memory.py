@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 import heapq
+import itertools
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -199,6 +200,10 @@ class MemoryTransaction:
 
     def last_seq(self) -> int:
         return self._seq
+
+    def newest_seq(self, count: int, *, of_jobs: bool) -> int:
+        some = (record.seq for record in reversed(self._log) if bool(record.job) is of_jobs)
+        return next(itertools.islice(some, count - 1, None), 0)
 
     def nodes(self) -> list[Node]:
         return [self._nodes[name] for name in sorted(self._nodes)]
@@ -437,11 +442,13 @@ class MemoryTransaction:
     def put_clock_anchor(self, anchor: Anchor) -> None:
         self._anchors.put("", anchor)
 
-    def compact(self, before: int) -> None:
+    def compact(self, before: int, *, cluster_before: int = 0) -> None:
         floor = self._floor
         self._floor = max(floor, min(before, self._seq + 1))
         self._undo.append(lambda: setattr(self, "_floor", floor))
-        self._replace_log([record for record in self._log if record.seq >= self._floor])
+        self._replace_log(
+            [one for one in self._log if one.seq >= (self._floor if one.job else max(self._floor, cluster_before))]
+        )
 
 
 Named = TypeVar("Named", Node, Pool, User)

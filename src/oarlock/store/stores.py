@@ -128,6 +128,12 @@ class View(Protocol):
 
     def last_seq(self) -> int: ...
 
+    def newest_seq(self, count: int, *, of_jobs: bool) -> int:
+        """Return the `seq` of the line that is the `count`th newest of those of jobs, or of those of no job; 0 where
+        there are fewer.
+        """
+        ...
+
     def nodes(self) -> list[Node]: ...
 
     def pools(self) -> list[Pool]: ...
@@ -287,8 +293,11 @@ class Transaction(View, Protocol):
 
     def put_clock_anchor(self, anchor: Anchor) -> None: ...
 
-    def compact(self, before: int) -> None:
-        """Drop event-log lines with `seq` < before."""
+    def compact(self, before: int, *, cluster_before: int = 0) -> None:
+        """Drop event-log lines with `seq` < before, and those of no job with `seq` < cluster_before.
+
+        A reader behind the latter misses them without a word: a later line says again that nodes or pools have changed.
+        """
         ...
 
 

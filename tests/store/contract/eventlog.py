@@ -94,6 +94,24 @@ class EventLog:
         await writing.add(store, "j-5")
         assert writing.kinds(await store.read(lambda v: v.records(4))) == [(5, "j-5", "submitted", 1)]
 
+    async def test_lines_of_nodes_are_dropped_without_those_of_jobs(self, store: stores.Store) -> None:
+        """In a busy cluster nodes change twice in a second: their lines took the place of all lines of jobs."""
+        for job in ("j-1", "j-2"):
+            await writing.add(store, job)
+            for place in range(3):
+                await store.write(lambda t, place=place: t.tell(events.NODES, [f"n{place}"], at=2.0))
+        newest = await store.read(
+            lambda v: [v.newest_seq(count, of_jobs=of_jobs) for of_jobs in (True, False) for count in (1, 2, 3, 7)]
+        )
+        assert newest == [5, 1, 0, 0, 8, 7, 6, 0]
+        await store.write(lambda t: t.compact(0, cluster_before=7))
+        assert [record.seq for record in await store.read(lambda v: v.records(0))] == [1, 5, 7, 8]
+        await store.write(lambda t: t.compact(5, cluster_before=10**30))
+        assert [record.seq for record in await store.read(lambda v: v.records(4))] == [5]
+        with pytest.raises(errors.Gone):
+            await store.read(lambda v: v.records(3))
+        assert await store.read(lambda v: v.last_seq()) == 8
+
     async def test_many_writers_leave_a_log_without_gaps_that_readers_follow(self, store: stores.Store) -> None:
         seen: list[events.Record] = []
 

@@ -79,6 +79,10 @@ class SqlTransaction(reading.SqlView):
         self._write_records()
         return super().records(after, job=job, limit=limit)
 
+    def newest_seq(self, count: int, *, of_jobs: bool) -> int:
+        self._write_records()
+        return super().newest_seq(count, of_jobs=of_jobs)
+
     def last_seq(self) -> int:
         return self.seq
 
@@ -372,10 +376,13 @@ class SqlTransaction(reading.SqlView):
         self._connection.execute(sa.delete(schema.clock))
         self._connection.execute(sa.insert(schema.clock), {"id": 1, "body": _encode(anchor)})
 
-    def compact(self, before: int) -> None:
+    def compact(self, before: int, *, cluster_before: int = 0) -> None:
         self._write_records()
         self.floor = max(self.floor, min(before, self.seq + 1))
-        self._connection.execute(sa.delete(schema.records).where(schema.records.c.seq < self.floor))
+        old = schema.records.c.seq < self.floor
+        if cluster_before > self.floor:
+            old |= (schema.records.c.job == "") & (schema.records.c.seq < min(cluster_before, self.seq + 1))
+        self._connection.execute(sa.delete(schema.records).where(old))
 
     def _swap(self, kind: str, table: sa.Table, item: Named) -> Named:
         stored = self._connection.execute(sa.select(table.c.version).where(table.c.name == item.name)).scalar()

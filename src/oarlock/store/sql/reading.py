@@ -69,6 +69,7 @@ _RECORDS = (
     .limit(sa.bindparam("most"))
 )
 _RECORDS_OF_JOB = _RECORDS.where(schema.records.c.job == sa.bindparam("job"))
+_NEWEST = sa.select(schema.records.c.seq).order_by(schema.records.c.seq.desc()).limit(1)
 _FIRST_SEQ = sa.select(schema.jobs.c.first_seq).where(schema.jobs.c.id == sa.bindparam("id"))
 _CHECKPOINTS = (
     sa.select(schema.checkpoints.c.body)
@@ -212,6 +213,10 @@ class SqlView:
 
     def last_seq(self) -> int:
         return int(self._connection.execute(_LOG).one()[0])
+
+    def newest_seq(self, count: int, *, of_jobs: bool) -> int:
+        some = _NEWEST.where(schema.records.c.job != "" if of_jobs else schema.records.c.job == "")
+        return int(self._connection.execute(some.offset(count - 1)).scalar() or 0)
 
     def nodes(self) -> list[Node]:
         return self._all(sa.select(schema.nodes.c.body).order_by(schema.nodes.c.name), Node)
