@@ -12,7 +12,6 @@ import ipaddress
 import time
 from collections.abc import AsyncIterator
 from typing import Any
-from urllib.parse import urlsplit
 
 import msgspec
 from starlette import responses, routing, types
@@ -38,6 +37,7 @@ from oarlock.api.jobs import (
 from oarlock.api.security import authentication, authorisation
 from oarlock.api.services import provided
 from oarlock.spec import errors
+from oarlock.spec.access import hosts
 from oarlock.spec.access.users import Right  # the routes of users have the module's name
 
 TABLE: tuple[routes.Route, ...] = openapi.described(
@@ -133,12 +133,12 @@ class Guard:
 
     def _refusal(self, host: str, origin: bytes | None) -> errors.OarlockError | None:
         """Return the refusal of a request under another host name (DNS rebinding) or from another origin, or None."""
-        hosts = self._services.hosts
-        if hosts is not None and hostname(host) not in hosts:
+        known = self._services.hosts
+        if known is not None and hosts.name(host) not in known:
             return errors.Forbidden(
                 "The Host header does not name this server.", hint=f"Use {self._services.about.url}."
             )
-        if origin is not None and netloc(origin.decode("latin-1")) != host:
+        if origin is not None and hosts.of_origin(origin.decode("latin-1")) != host:
             return errors.Forbidden(
                 "The request comes from a page of another site, which is not allowed.",
                 hint="Call from the same origin.",
@@ -247,20 +247,6 @@ def from_loopback(scope: types.Scope) -> bool:
         return (mapped or address).is_loopback  # a server at `::` sees clients of IPv4 as mapped
     except ValueError:
         return False
-
-
-def netloc(origin: str) -> str | None:
-    """Return host and port of an origin, or None for a text that is not a URL."""
-    try:
-        return urlsplit(origin).netloc
-    except ValueError:  # an unclosed bracket
-        return None
-
-
-def hostname(host: str) -> str:
-    """Return the Host header without its port, in lower case; `[::1]` keeps its brackets."""
-    name = host.lower()
-    return name.partition("]")[0] + "]" if name.startswith("[") else name.partition(":")[0]
 
 
 def answer(route: routes.Route, content: Any) -> types.ASGIApp | None:

@@ -34,7 +34,7 @@ def added(found: answers.FileList, under: str, *, same_machine: bool) -> answers
         except errors.OarlockError as error:
             part = msgspec.structs.replace(part, failure=error.message)
         parts.append(part)
-    kept = sorted((one for one in items if is_under(one.path, under)), key=lambda one: one.path)
+    kept = sorted((one for one in items if filekeys.is_under(one.path, under)), key=lambda one: one.path)
     return msgspec.structs.replace(
         found,
         items=tuple(kept),
@@ -42,11 +42,6 @@ def added(found: answers.FileList, under: str, *, same_machine: bool) -> answers
         bytes=sum(one.bytes for one in kept),
         elsewhere=tuple(parts),
     )
-
-
-def is_under(path: str, folder: str) -> bool:
-    """Return whether the path is the folder or below it; an empty folder contains all paths."""
-    return not folder or path == folder or path.startswith(folder + "/")
 
 
 def _listed(part: answers.Elsewhere, same_machine: bool) -> list[bodies.JobFile]:

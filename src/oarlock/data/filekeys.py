@@ -42,3 +42,8 @@ def parts(key: str) -> list[bytes]:
                 hint="`oarlock files JOB` lists the paths",
             )
     return found
+
+
+def is_under(key: str, folder: str) -> bool:
+    """Return whether the key is the folder or below it; an empty folder contains all keys."""
+    return not folder or key == folder or key.startswith(folder + "/")

@@ -45,19 +45,19 @@ def devices(node: nodes.Node, count: float, cards: Cards) -> float:
 
 def total(of: Sequence[nodes.Node], cards: Cards = ANY) -> dict[str, float]:
     """Return the capacity of the nodes that are not closed to the gang, with only the GPUs that suit it."""
-    of = [node for node in of if node.admits(cards.constraints)]
-    found = amounts.numbers(sum((node.capacity for node in of), holdings.Resources()))
-    if cards.choose:
-        found["gpus"] = sum(devices(node, node.capacity.devices, cards) for node in of)
-    return found
+    return _suiting(((node, node.capacity) for node in of), cards)
 
 
 def taken(of: Sequence[nodes.Node], cards: Cards = ANY) -> dict[str, float]:
     """Return the amounts that programs of others take of these nodes; of GPUs those that would do."""
-    of = [node for node in of if node.admits(cards.constraints)]
-    found = amounts.numbers(sum((node.taken for node in of), holdings.Resources()))
+    return _suiting(((node, node.taken) for node in of), cards)
+
+
+def _suiting(of: Iterable[tuple[nodes.Node, holdings.Resources]], cards: Cards) -> dict[str, float]:
+    open_to = [(node, amount) for node, amount in of if node.admits(cards.constraints)]
+    found = amounts.numbers(sum((amount for _, amount in open_to), holdings.Resources()))
     if cards.choose:
-        found["gpus"] = sum(devices(node, node.taken.devices, cards) for node in of)
+        found["gpus"] = sum(devices(node, amount.devices, cards) for node, amount in open_to)
     return found
 
 

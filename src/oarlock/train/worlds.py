@@ -330,9 +330,9 @@ def _meet_at_servers(given: environment.Processes) -> bool:
 def _rounds(environ: os._Environ[str], device: torch.device, backend: str | None, timeout_s: float) -> Rounds | None:
     """Return the rounds of an elastic job: of processes that only this library joins, by gloo, on Linux."""
     global _ours
-    from oarlock.train import rounds as membership
+    from oarlock.train import rounds
 
-    if environ.get(membership.ELASTIC) != "1":
+    if environ.get(rounds.ELASTIC) != "1":
         return None
     from torch import distributed
     from torch.distributed.nn import functional  # noqa: F401 - a later import would hold the group for ever
@@ -341,7 +341,7 @@ def _rounds(environ: os._Environ[str], device: torch.device, backend: str | None
     if not usual or distributed.is_initialized() or not Path("/proc/self/fd").is_dir():
         return None
     _ours = True
-    return membership.Rounds(environ, timeout_s)
+    return rounds.Rounds(environ, timeout_s)
 
 
 def _join(rank: int, world_size: int, backend: str | None, device: torch.device, timeout_s: float) -> object:

@@ -15,7 +15,7 @@ import msgspec
 from starlette import responses, types
 
 from oarlock.api import routes
-from oarlock.data import storage
+from oarlock.data import filekeys, storage
 from oarlock.spec import bodies, errors, jobs
 
 MAX_PAGE = 10_000
@@ -40,9 +40,11 @@ async def show_all(call: routes.Call) -> bodies.FileList:
     query = call.query(FilesQuery)
     job = await call.access.job(call.path["job"])
     under = query.under.strip("/")
-    places = await _checkpoints(call, job) if _is_under(under, "checkpoints") or not under else []
-    found = [one for one in await call.services.files.listing(job.id, places) if _is_under(one.path, under)]
-    there = tuple(one for one in elsewhere(job) if _is_under(one.path, under) or _is_under(under, one.path))
+    places = await _checkpoints(call, job) if filekeys.is_under(under, "checkpoints") or not under else []
+    found = [one for one in await call.services.files.listing(job.id, places) if filekeys.is_under(one.path, under)]
+    there = tuple(
+        one for one in elsewhere(job) if filekeys.is_under(one.path, under) or filekeys.is_under(under, one.path)
+    )
     if under and not found and not there:
         raise errors.NotFound(
             f"{job.name} has no file `{under[:200]}`.", hint=f"See its files: oarlock files {job.name}"
@@ -95,10 +97,6 @@ def elsewhere(job: jobs.Job) -> list[bodies.Elsewhere]:
         msgspec.structs.replace(one, url=f"{one.url.rstrip('/')}/{job.id}") if one.path == "checkpoints" else one
         for one in found
     ]
-
-
-def _is_under(path: str, folder: str) -> bool:
-    return not folder or path == folder or path.startswith(folder + "/")
 
 
 async def _checkpoints(call: routes.Call, job: jobs.Job) -> list[str]:

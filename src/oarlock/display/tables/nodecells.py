@@ -15,7 +15,7 @@ def row(view: bodies.NodeState) -> list[str]:
     types = dict.fromkeys(device.type + (" (virtual)" if device.virtual else "") for device in node.devices)
     return [
         node.name,
-        _state(node),
+        state(node),
         f"{held.cpus_milli / 1000:g}/{node.capacity.cpus_milli / 1000:g}",
         f"{quantities.memory_text(held.memory_bytes)} / {quantities.memory_text(node.capacity.memory_bytes)}",
         f"{held.devices:g}/{node.capacity.gpus}" if node.capacity.gpus else "",
@@ -38,7 +38,7 @@ def held_before(one: bodies.HeldBefore, until: float) -> list[str]:
     ]
 
 
-def _state(node: nodes.Node) -> str:
+def state(node: nodes.Node) -> str:
     """Return `ready`, the reason why the node is not ready, or the taints that close it."""
     if not node.ready:
         return node.reason or "not ready"

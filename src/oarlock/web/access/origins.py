@@ -7,17 +7,17 @@ same site, so SameSite alone does not keep its pages out. Pure.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from urllib.parse import urlsplit
 
 from oarlock.spec import errors
+from oarlock.spec.access import hosts
 
 SAFE = frozenset({"GET", "HEAD"})
 
 
-def check_host(host: str, hosts: frozenset[str] | None) -> None:
+def check_host(host: str, known: frozenset[str] | None) -> None:
     """Refuse another name of this machine (DNS rebinding). None allows every name."""
-    if hosts is not None and _name(host) not in hosts:
-        raise errors.Forbidden("The Host header does not name this server.", hint=f"Use {' or '.join(sorted(hosts))}.")
+    if known is not None and hosts.name(host) not in known:
+        raise errors.Forbidden("The Host header does not name this server.", hint=f"Use {' or '.join(sorted(known))}.")
 
 
 def check_origin(headers: Mapping[str, str]) -> None:
@@ -26,7 +26,7 @@ def check_origin(headers: Mapping[str, str]) -> None:
     One of `Origin` and `Sec-Fetch-Site` must say that it is ours, and none may say otherwise.
     """
     origin, site = headers.get("origin"), headers.get("sec-fetch-site")
-    if origin is not None and _netloc(origin) != headers.get("host", ""):
+    if origin is not None and hosts.of_origin(origin) != headers.get("host", ""):
         raise _foreign()
     if site is not None and site != "same-origin":
         raise _foreign()
@@ -51,16 +51,3 @@ def _foreign() -> errors.Forbidden:
     return errors.Forbidden(
         "The request comes from a page of another site, which is not allowed.", hint="Open the page of this server."
     )
-
-
-def _netloc(origin: str) -> str | None:
-    try:
-        return urlsplit(origin).netloc or None
-    except ValueError:  # an unclosed bracket
-        return None
-
-
-def _name(host: str) -> str:
-    """Return the Host header without its port, in lower case; `[::1]` keeps its brackets."""
-    name = host.lower()
-    return name.partition("]")[0] + "]" if name.startswith("[") else name.partition(":")[0]

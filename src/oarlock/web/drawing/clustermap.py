@@ -13,6 +13,7 @@ import msgspec
 
 from oarlock.display import amounts, marks
 from oarlock.display.jobs import forecasts
+from oarlock.display.tables import nodecells
 from oarlock.spec import bodies
 from oarlock.spec.cluster import nodes
 from oarlock.web.drawing import colours
@@ -102,7 +103,7 @@ class Map:
         return Row(
             name=node.name,
             ready=node.ready,
-            state=_state(node),
+            state=nodecells.state(node),
             used=_used(state),
             cells=cells,
             runs=tuple(runs(cells)),
@@ -224,14 +225,6 @@ def runs(cells: Iterable[Box]) -> Iterator[Run]:
 
 def key(one: bodies.Tenant) -> forecasts.Key:
     return one.user, one.pool, one.name
-
-
-def _state(node: nodes.Node) -> str:
-    if not node.ready:
-        return node.reason or "not ready"
-    if node.open and node.admits(None):
-        return "ready"
-    return f"{'for some' if node.open else 'closed'}: {', '.join(map(str, node.taints))}"
 
 
 def _used(state: bodies.NodeState) -> str:
