@@ -82,8 +82,8 @@ test-train: setup-dev  ## one program for each strategy of training together (ex
 test-guests: setup-dev  ## scripts written for other launchers (Accelerate, Lightning, JAX, MPI, ...), under theirs and ours
 	@$(PIP) -e '.[guests]' >$(VENV)/.guests.log 2>&1 \
 	  || for guest in $(GUESTS); do $(PIP) "$$guest" >>$(VENV)/.guests.log 2>&1; done; true
-	@command -v mpirun >/dev/null || [ "$$(id -u)" != 0 ] \
-	  || DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends openmpi-bin >>$(VENV)/.guests.log 2>&1; true
+	@{ command -v mpirun && command -v mpiexec.hydra; } >/dev/null || [ "$$(id -u)" != 0 ] \
+	  || DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends openmpi-bin mpich >>$(VENV)/.guests.log 2>&1; true
 	$(BIN)/python -m pytest -m guests -n 0 --timeout=900 tests/guests $(ARGS)
 
 # OARLOCK_BROWSER names another browser than the system's Chromium. Without one this fails: it is what it is for.

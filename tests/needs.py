@@ -41,6 +41,7 @@ TABLE: Mapping[str, str] = {
     "a node of the cluster": "a machine that is itself a node of the cluster of KUBECONFIG: pods reach a server on it",
     "IPv6": "an address of IPv6 of the machine itself (::1): a pod of a cluster that uses IPv6",
     "mpirun": "Open MPI: as root on Debian, `apt-get install openmpi-bin`",
+    "mpiexec.hydra": "MPICH, which lives beside Open MPI: as root on Debian, `apt-get install mpich`",
     "DejaVu fonts": "the fonts of the stored pictures of pages: as root on Debian, `apt-get install fonts-dejavu-core`",
     "Chromium of the pictures": (
         "the version of Chromium that drew the stored pictures of pages, where another one draws them otherwise:"

@@ -89,6 +89,23 @@ def test_output_and_exit_status_come_back(gang: Gang) -> None:
     assert gang.run("kill -9 $$").returncode == 137
 
 
+@pytest.mark.parametrize(
+    ("said", "heard"),
+    [
+        (
+            ["proxy", "--control-port", "pod-a:39", "--rmk", "user"],
+            ["proxy", "--control-port", "10.0.0.7:39", "--rmk", "user"],
+        ),
+        (["proxy", "--upstream-host", "pod-a", "--n", "1"], ["proxy", "--upstream-host", "10.0.0.7", "--n", "1"]),
+        (["proxy", "--control-port", "pod-ab:39"], ["proxy", "--control-port", "pod-ab:39"]),
+        (["echo", "pod-a:39", "--control-port"], ["echo", "pod-a:39", "--control-port"]),
+    ],
+)
+def test_daemons_of_hydra_call_back_at_an_address(said: list[str], heard: list[str]) -> None:
+    """Nobody can look up the name of a pod. The words of other commands stay."""
+    assert remoteshell.with_address(said, "pod-a", "10.0.0.7") == heard
+
+
 def test_much_output_comes_whole(gang: Gang) -> None:
     assert len(gang.run("head -c 3000000 /dev/zero | tr '\\0' x").stdout) == 3_000_000
 

@@ -129,11 +129,36 @@ def test_jax_counts_processes() -> None:
     )
 
 
-def test_mpi_hostfile_has_a_line_for_each_host() -> None:
+@pytest.mark.parametrize(
+    ("file", "content", "variables"),
+    [
+        (
+            "hostfile",
+            "10.0.1.0 slots=4\n10.0.1.1 slots=4\n",
+            ("OARLOCK_HOSTFILE", "OMPI_MCA_orte_default_hostfile", "PRTE_MCA_prte_default_hostfile"),
+        ),
+        ("hostfile.hydra", "10.0.1.0:4\n10.0.1.1:4\n", ("HYDRA_HOST_FILE", "I_MPI_HYDRA_HOST_FILE")),
+    ],
+)
+def test_each_mpirun_finds_a_hostfile_of_its_own_form(file: str, content: str, variables: tuple[str, ...]) -> None:
+    """With a line for each host. Hydra ends with an error at the words of Open MPI."""
     one = job("mpi", {"launcher": jobfile.Role(), "worker": jobfile.Role(count=2, nproc=4)})
     key = attempts.TaskKey(one.id, 2, "launcher", 0, 1)
-    assert environments.rendezvous(one, key).files["hostfile"] == "10.0.1.0 slots=4\n10.0.1.1 slots=4\n"
-    assert told(one, "launcher", 0)[0]["OMPI_MCA_orte_default_hostfile"] == "{task_dir}/hostfile"
+    assert environments.rendezvous(one, key).files[file] == content
+    env = told(one, "launcher", 0)[0]
+    assert {env[name] for name in variables} == {f"{{task_dir}}/{file}"}
+
+
+def test_each_mpirun_gets_the_remote_shell_in_its_own_words() -> None:
+    """Open MPI splits a line of words; Hydra takes a program, and its arguments apart."""
+    env = mpi.remote(("/runtime/python3", "-I", "agent.pyz", "--shell"))
+    assert {env[name] for name in ("OMPI_MCA_plm_rsh_agent", "PRTE_MCA_plm_ssh_agent")} == {
+        "/runtime/python3 -I agent.pyz --shell"
+    }
+    for prefix in ("HYDRA_LAUNCHER", "I_MPI_HYDRA_BOOTSTRAP"):
+        extra = "EXTRA_ARGS" if prefix == "HYDRA_LAUNCHER" else "EXEC_EXTRA_ARGS"
+        found = (env[prefix], env[f"{prefix}_EXEC"], env[f"{prefix}_{extra}"])
+        assert found == ("rsh", "/runtime/python3", "-I agent.pyz --shell")
 
 
 def test_an_mpi_job_gets_the_launcher_that_runs_its_command_once() -> None:

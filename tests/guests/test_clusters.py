@@ -7,8 +7,10 @@ import json
 import shutil
 import socket
 import subprocess
+import sysconfig
 
 import pytest
+from tests import needs
 from tests.guests import sides as both
 
 pytestmark = pytest.mark.guests
@@ -109,3 +111,21 @@ def test_mpi_tells_the_code_of_an_abort(sides: both.Sides) -> None:
     command = ("-n", "2", "python", "with_mpi.py", "7")
     sides.direct("mpirun", "--oversubscribe", *command, code=7)
     sides.oarlock("--framework", "mpi", "--workers", "2", "--", "mpirun", *command, code=7)
+
+
+@needs.mark("mpiexec.hydra", there=shutil.which("mpiexec.hydra") is not None)
+def test_mpi_under_hydra(sides: both.Sides) -> None:
+    """MPICH's launcher and library, beside Open MPI's. mpi4py asks for the library by the name that MPICH gives it."""
+    both.need("mpi4py")
+    libraries = sides.shell.home.parent / "mpich"
+    libraries.mkdir(exist_ok=True)
+    name = libraries / "libmpi.so.12"
+    if not name.exists():
+        name.symlink_to("/usr/lib/" + str(sysconfig.get_config_var("MULTIARCH")) + "/libmpich.so.12")
+    env = {"LD_LIBRARY_PATH": str(libraries), "MPI4PY_MPIABI": "mpich"}
+    expected = sides.direct("mpiexec.hydra", "-n", "2", "python", "with_mpi.py", env=env)
+    assert [line.partition(":")[0] for line in expected] == ["rank 0 of 2", "rank 1 of 2"]
+    mpi = ("--framework", "mpi", "--workers", "2", *(f"--env={name}={value}" for name, value in env.items()))
+    assert sides.oarlock(*mpi, "--", "mpiexec.hydra", "-n", "2", "python", "with_mpi.py") == expected
+    assert sides.oarlock(*mpi, "--", "mpiexec.hydra", "python", "with_mpi.py") == expected, "all slots"
+    sides.oarlock(*mpi, "--", "mpiexec.hydra", "python", "with_mpi.py", "7", code=7)

@@ -7,6 +7,9 @@ The worker listens on the first port of its task. The two share a token of the a
 takes one command whose HMAC over nonce and command holds; output comes back in frames, then the exit status. The token
 itself is never sent. Where the connection ends early, the command's processes are killed.
 
+Hydra (MPICH, Intel MPI) tells its daemons to call back at the name of the launcher's machine. No other pod can look up
+the name of a pod, so the launcher's address takes its place.
+
 Any pod may reach the port. So a connection has `HANDSHAKE_S` in all to prove itself, and where too many have not done
 so, the oldest of them is closed: the launcher needs only a moment.
 """
@@ -42,6 +45,7 @@ READ_BYTES = 1 << 16
 HANDSHAKE_S = 10.0
 PATIENCE_S = 60.0  # for a worker whose process has not started yet
 AGAIN_S = 0.2
+CALLBACKS = ("--control-port", "--upstream-host")  # options of Hydra's daemons: a name, or NAME:PORT
 FAILED = 255  # the code that ssh has for its own failures
 
 
@@ -157,7 +161,7 @@ def shell(task: Assignment, host: str, words: list[str]) -> int:
     try:
         with _connected(host, task.ports[0]) as connection:
             nonce = _exactly(connection, NONCE_BYTES)
-            said = json.dumps(" ".join(words)).encode()
+            said = json.dumps(" ".join(with_address(words, socket.gethostname(), task.address))).encode()
             proof = _proof(task.env[TOKEN].encode(), nonce, said)
             connection.sendall(proof + struct.pack("!I", len(said)) + said)
             while True:
@@ -171,6 +175,16 @@ def shell(task: Assignment, host: str, words: list[str]) -> int:
     except (OSError, KeyError) as error:
         sys.stderr.write(f"oarlock: the task at {host} cannot run a command: {error!r}\n")
         return FAILED
+
+
+def with_address(words: list[str], name: str, address: str) -> list[str]:
+    """Return the words, with the address in the place of the name at which a daemon of Hydra is to call back."""
+    found = list(words)
+    for place, option in enumerate(words[:-1]):
+        host, colon, port = words[place + 1].partition(":")
+        if option in CALLBACKS and host == name and address:
+            found[place + 1] = address + colon + port
+    return found
 
 
 def _connected(host: str, port: int) -> socket.socket:

@@ -451,6 +451,18 @@ def test_mpirun_starts_ranks_in_the_pods_of_the_workers(shell: pods.PodShell) ->
     )  # fmt: skip
 
 
+@needs.mark("mpiexec.hydra", there=shutil.which("mpiexec.hydra") is not None)
+def test_hydra_starts_ranks_in_the_pods_of_the_workers(shell: pods.PodShell) -> None:
+    """The launcher of MPICH, beside Open MPI's: it has another hostfile, and other variables for the shell."""
+    run = ("run", "--framework", "mpi", "--image", "registry.example/mpi:1", "--workers", "2")
+    ranks = "echo rank $PMI_RANK of $PMI_SIZE at $MPI_LOCALRANKID in $(basename $PWD)"
+    done = shell.do(*run, "--nproc", "2", "--name", "hydra", "--", "mpiexec.hydra", "sh", "-c", ranks)
+    said = sorted(line[line.index("rank") :].split(" in ")[0] for line in done.stdout.splitlines() if "rank" in line)
+    assert said == ["rank 0 of 4 at 0", "rank 1 of 4 at 1", "rank 2 of 4 at 0", "rank 3 of 4 at 1"]
+    fails = ("--name", "hydra-fails", "--max-restarts", "0")
+    shell.do(*run, *fails, "--", "mpiexec.hydra", "sh", "-c", "exit $((PMI_RANK * 7))", code=7)
+
+
 def test_pods_share_neither_ports_nor_temporary_files_with_others(shell: pods.PodShell) -> None:
     """The pods of this test, and those of another test process, which would wait for each other."""
     with socket.create_server(("", rendering.PORTS[0])):
