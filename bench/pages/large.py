@@ -13,6 +13,7 @@ RANKS, LINES = 8, stage.many(125_000, 100_000)
 NAMES = stage.many(1_000, 100)
 JOBS, METRICS, STEPS = stage.many(10, 3), 10, stage.many(10_000, 500)
 NODES, GPUS, HOLDING = stage.many(1_000, 100), 8, stage.many(50, 5)
+CHANGES, SETTLE_MS = stage.many(5, 2), 3000
 WAITING, KEYS = stage.many(1_000, 30), stage.many(20, 4)
 RATE, FOLLOWED_S = 2_000, stage.many(60, 10)
 LEAST_AGES = 20
@@ -150,7 +151,7 @@ def _measure(server: servers.Server, name: str, names: int, steps: int) -> None:
 
 
 def nodes() -> list[table.Row]:
-    """Open the map of a thousand nodes with eight devices each."""
+    """Open the map of a thousand nodes with eight devices each, and change it."""
     flags = ("--virtual-nodes", str(NODES), "--virtual-gpus", str(GPUS))
     with stage.server(0, *flags) as server, stage.browser() as browser, browser.context(server) as context:
         for number in range(HOLDING):
@@ -164,7 +165,32 @@ def nodes() -> list[table.Row]:
         times = visit.times()
         detail = f"{visit.wire_bytes / 1000:.0f} kB; {times['elements']:,} elements; "
         detail += f"server {1000 * cost:.0f} ms; long tasks {times['tasks']:.0f} ms"
-        return [stage.row(f"map of {NODES:,} nodes x {GPUS}", taken, "s", 1, detail)]
+        what = f"map of {NODES:,} nodes x {GPUS}"
+        changes = [_change(visit, server, f"more-{number}") for number in range(CHANGES)]
+        return [
+            stage.row(what, taken, "s", 1, detail),
+            stage.row(
+                f"{what}, main thread for one change",
+                table.median([busy for busy, _ in changes]),
+                "ms",
+                100,
+                f"processor time; its longest task {table.median([longest for _, longest in changes]):.0f} ms",
+            ),
+        ]
+
+
+def _change(visit: stage.Visit, server: servers.Server, name: str) -> tuple[float, float]:
+    """Start a job, and return the processor time of the page until it is quiet again, for each update, and the longest
+    task, in ms.
+    """
+    visit.page.wait_for_timeout(SETTLE_MS)
+    visit.page.evaluate("tasks.length = 0")
+    visit.forget()
+    before = visit.busy_ms()
+    server.run("run", "--detach", "--name", name, "--gpus", "8", "--", "sleep", "3000", cwd=server.work)
+    visit.page.wait_for_selector(f"tbody a:text-is('{name}')")
+    visit.page.wait_for_timeout(SETTLE_MS)
+    return (visit.busy_ms() - before) / max(1, visit.requests), visit.times()["longest"]
 
 
 def verdicts() -> list[table.Row]:

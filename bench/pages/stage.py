@@ -188,6 +188,12 @@ class Visit:
         found: dict[str, float] = self.page.evaluate(TIMES)
         return found
 
+    def busy_ms(self) -> float:
+        """Return the processor time of the page's main thread so far."""
+        self._cdp.send("Performance.enable", {"timeDomain": "threadTicks"})
+        metrics = {one["name"]: one["value"] for one in self._cdp.send("Performance.getMetrics")["metrics"]}
+        return 1000 * float(metrics["TaskDuration"])
+
     def heap_mb(self) -> float:
         """Return the size of the JavaScript heap after a collection."""
         self._cdp.send("HeapProfiler.enable")

@@ -125,6 +125,55 @@ async def test_a_hidden_page_asks_once_it_is_seen(opened: Open) -> None:
     await opened.updated(1)
 
 
+PATCHES = {
+    "an attribute": ('<p class="a" title="b">x</p>', '<p class="c">x</p>'),
+    "a text": ("<p>x</p><p>y</p>", "<p>x</p><p>z</p>"),
+    "a new row": (
+        "<table><tbody><tr><td>1</td></tr></tbody></table>",
+        "<table><tbody><tr></tr><tr></tr></tbody></table>",
+    ),
+    "more bars": ('<svg><rect x="1"></rect></svg>', '<svg><rect x="2"></rect><rect x="3"></rect></svg>'),
+    "another element": ("<p>x</p>", "<ul><li>x</li></ul>"),
+    "nothing left": ("<p>x</p>", ""),
+}
+
+
+@pytest.mark.parametrize("what", PATCHES)
+async def test_a_page_is_patched_to_what_was_fetched_and_keeps_what_is_equal(opened: Open, what: str) -> None:
+    found = await opened.page.evaluate(
+        """([before, after]) => {
+            const main = document.getElementById("content");
+            main.innerHTML = `<p id="same">same</p><div>${before}</div>`;
+            const kept = main.querySelector("#same");
+            const text = `<main><p id="same">same</p><div>${after}</div></main>`;
+            const fresh = new DOMParser().parseFromString(text, "text/html");
+            const drawn = () => [...main.querySelectorAll("rect")].every((one) => one instanceof SVGRectElement);
+            oarlockPatch(main, fresh.querySelector("main"));
+            return [main.innerHTML, main.querySelector("#same") === kept, drawn()];
+        }""",
+        PATCHES[what],
+    )
+    assert found == [f'<p id="same">same</p><div>{PATCHES[what][1]}</div>', True, True]
+
+
+async def test_a_page_asks_again_at_once_when_its_network_is_back(chromium: Browser, tmp_path: Path) -> None:
+    """The clock of the page stands, so that no pause ends by itself."""
+    async with stills.serving(tmp_path, full=False) as still:
+        context: BrowserContext = await chromium.new_context()
+        await context.add_cookies(still.cookies)
+        page = await context.new_page()
+        await page.clock.install()
+        await page.route("**/live", lambda route: route.abort())
+        async with page.expect_response(lambda answer: "oarlock-fragment" in answer.request.headers):
+            await page.goto(still.url + "/jobs")
+        await page.clock.pause_at(await page.evaluate("Date.now() + 1000"))
+        await page.wait_for_timeout(QUIET_MS)
+        await page.unroute("**/live")
+        async with page.expect_response("**/live"):
+            await page.evaluate("dispatchEvent(new Event('online'))")
+        await context.close()
+
+
 async def test_a_stream_that_has_fallen_silent_is_opened_again(chromium: Browser, tmp_path: Path) -> None:
     """A router or a proxy may drop a connection without a word: the page waits for a beat no longer than for two."""
     async with stills.serving(tmp_path, full=False) as still:

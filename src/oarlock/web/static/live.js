@@ -10,6 +10,7 @@
   const bar = document.getElementById("connection");
   if (!main || !("live" in main.dataset)) return;
   const PAUSE_MS = 500;
+  const LONGEST_MS = 5000; // between two attempts to open a stream: at first they are PAUSE_MS apart
   const SILENCE_MS = 40000; // of a stream, with a beat every 15 s: its connection is dead, and nothing else would tell
   const channel = new BroadcastChannel("oarlock-live");
   let dirty = false;
@@ -52,7 +53,7 @@
     }
     main.dataset.refresh = page.dataset.refresh || "0";
     main.dataset.topics = page.dataset.topics ?? "*";
-    htmx.swap({ text: page.innerHTML, target: main, sourceElement: main, swap: "innerMorph" });
+    oarlockPatch(main, page);
     for (const one of main.querySelectorAll("[data-section]:not([data-loaded])")) coming.observe(one);
   };
 
@@ -141,6 +142,7 @@
   const hear = ({ kind, after = 0, seq = 0, topics = ["*"], marks = {} }) => {
     if (over) return undefined;
     if (kind === "lost") return lost();
+    if (kind === "wake") return wake();
     if (kind === "hello") return heard && channel.postMessage({ kind: "at", seq: heard });
     if (kind === "ended") return news();
     currentAt = Date.now();
@@ -154,30 +156,44 @@
 
   channel.onmessage = (event) => hear(event.data);
   channel.postMessage({ kind: "hello" }); // this page may have missed news while it was loaded
+  let wake = () => {}; // ends the pause before the next attempt
+  const awake = () => {
+    wake();
+    channel.postMessage({ kind: "wake" });
+    if (!bar.hidden) news();
+  };
+  for (const kind of ["online", "focus"]) addEventListener(kind, awake);
   document.addEventListener("visibilitychange", () => {
-    if (!document.hidden) news();
+    if (document.hidden) return;
+    awake();
+    news();
   });
   setInterval(() => {
     const every = Number(main.dataset.refresh || 0) * 1000;
     if ((every && Date.now() - fetchedAt >= every && !document.hidden) || (dirty && !timer && !fetching)) later(0);
   }, 1000);
 
-  // Follows one stream until it ends, or the server refuses it: then the page itself tells whether there is a session.
+  const rest = (ms) =>
+    new Promise((done) => {
+      wake = done;
+      setTimeout(done, ms);
+    });
+
+  // Follows one stream until it ends, and tells whether it was open.
   const follow = () =>
     new Promise((done) => {
       const stream = new EventSource("/live");
       let silence = 0;
-      const leave = () => {
+      let opened = false;
+      const leave = (kind) => {
         clearTimeout(silence);
-        setTimeout(() => (over ? done() : ask().catch(lost).finally(done)), PAUSE_MS * 4);
+        stream.close();
+        tellAll({ kind });
+        done(opened);
       };
       const alive = () => {
         clearTimeout(silence);
-        silence = setTimeout(() => {
-          stream.close();
-          tellAll({ kind: "lost" });
-          leave();
-        }, SILENCE_MS);
+        silence = setTimeout(leave, SILENCE_MS, "lost");
       };
       const tellAll = (message) => {
         channel.postMessage(message);
@@ -187,6 +203,7 @@
         stream.addEventListener(kind, (event) => {
           alive();
           if (!event.data) return; // the browser's own `open`
+          opened = true;
           const news = JSON.parse(event.data);
           heard = news.seq;
           tellAll({ kind, ...news });
@@ -194,19 +211,16 @@
       }
       stream.addEventListener("beat", alive);
       alive();
-      stream.addEventListener("ended", () => {
-        stream.close();
-        tellAll({ kind: "ended" });
-        leave();
-      });
-      stream.onerror = () => {
-        tellAll({ kind: "lost" });
-        if (stream.readyState === EventSource.CLOSED) leave();
-      };
+      stream.addEventListener("ended", () => leave("ended"));
+      stream.onerror = () => leave("lost"); // the browser itself would wait longer and longer
     });
   if (navigator.locks) {
     navigator.locks.request("oarlock-live", async () => {
-      while (!over) await follow();
+      for (let failed = 0; !over; failed += 1) {
+        if (await follow()) failed = 0;
+        else await ask().catch(lost); // where the server refuses the stream, the page tells whether there is a session
+        if (!over) await rest(Math.min(LONGEST_MS, PAUSE_MS + 50 * failed));
+      }
     });
   }
 })();

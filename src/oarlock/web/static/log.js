@@ -12,7 +12,7 @@
   const FOLLOWED = 2000;
   const FAR_BYTES = 100000;
   const EDGE = 400;
-  const LONGEST_MS = 30000;
+  const LONGEST_MS = 5000;
   let rows = document.getElementById("lines");
   let poll = Number(rows.dataset.poll);
   let following = false;
@@ -173,7 +173,7 @@
     } catch (error) {
       tell(error instanceof TypeError ? `As of ${new Date(seenAt).toLocaleTimeString()}, reconnecting` : error.message);
       failed += 1;
-      waitsUntil = Date.now() + Math.min(LONGEST_MS, 500 * 2 ** failed);
+      waitsUntil = Date.now() + Math.min(LONGEST_MS, 500 + 50 * failed);
     } finally {
       busy = false;
       schedule();
@@ -238,7 +238,12 @@
     else if (!following && later && box.scrollHeight - box.scrollTop - box.clientHeight < EDGE) forth();
   });
   button.addEventListener("click", () => follow(!following));
-  document.addEventListener("visibilitychange", () => document.hidden || schedule());
+  const awake = () => {
+    waitsUntil = 0;
+    schedule();
+  };
+  document.addEventListener("visibilitychange", () => document.hidden || awake());
+  for (const kind of ["online", "focus"]) addEventListener(kind, awake);
   for (const [name, word] of [["wrap", "wrapped"], ["times", "timed"]]) {
     const field = document.querySelector(`input[name=${name}]`);
     field.addEventListener("change", () => {
