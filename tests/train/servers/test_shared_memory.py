@@ -65,8 +65,8 @@ def step(link: links.Link, gradients: list[torch.Tensor | None], base: int = 0) 
     fields = {"base": base, "number": 0, "absent": absent, "settings": SETTINGS, "wish": 0}
     link.start(Kind.STEP, fields, [memory.view(each) for each in gradients if each is not None])
     weights = [torch.empty(SIZE), torch.empty(SIZE)]
-    link.finish(lambda head: [memory.view(each) for each in weights])
-    return weights
+    shown = link.finish(lambda head: () if head.fields["shown"] else [memory.view(each) for each in weights])["shown"]
+    return [each.clone() for each in link.weights(weights)] if shown else weights
 
 
 def shares(link: links.Link) -> bool:
@@ -94,6 +94,92 @@ def test_bodies_go_by_shared_memory_and_leave_no_name(servers: addresses.Address
     zeros = torch.zeros(2 * SIZE)
     link.ask(Kind.LOAD, {"version": 0, "settings": SETTINGS}, [memory.view(zeros)])
     assert [each.sum().item() for each in step(link, [torch.zeros(SIZE), torch.zeros(SIZE)])] == [0.0, 0.0]
+    link.close()
+
+
+def worker(servers: addresses.Addresses, rank: int, mode: openings.Mode) -> links.Link:
+    link = links.Link(servers, 0, handshake.Place(rank, mode.workers, 1, "step"))
+    link.open(openings.Opening(OPENING.pieces, "SGD", mode).fields())
+    return link
+
+
+def pulled(link: links.Link) -> tuple[bool, list[torch.Tensor]]:
+    """Return whether the server shows its weights, and the weights: its own memory where it does."""
+    link.start(Kind.PULL, {})
+    weights = [torch.empty(SIZE), torch.empty(SIZE)]
+    told = link.finish(lambda head: () if head.fields["shown"] else [memory.view(each) for each in weights])
+    return told["shown"], link.weights(weights) if told["shown"] else weights
+
+
+def load(link: links.Link, value: float) -> None:
+    weights = torch.full((2 * SIZE,), value)
+    link.ask(Kind.LOAD, {"version": 0, "settings": SETTINGS}, [memory.view(weights)])
+
+
+def values(weights: list[torch.Tensor]) -> list[float]:
+    return torch.cat(weights).unique().tolist()
+
+
+def test_workers_in_lockstep_read_the_weights_in_the_servers_memory(servers: addresses.Addresses, folder: Path) -> None:
+    one = worker(servers, 0, openings.Mode(2))
+    load(one, 1.0)
+    assert not pulled(one)[0]  # the other one has not come yet
+    other = worker(servers, 1, openings.Mode(2))
+    assert list(folder.iterdir()) == []
+    (shown, ours), (also, theirs) = pulled(one), pulled(other)
+    assert (shown, also) == (True, True)
+    assert values(ours) == values(theirs) == [1.0]
+    gradient = torch.ones(2 * SIZE)
+    for link in (one, other):
+        fields = {"base": 0, "number": 0, "absent": [], "settings": SETTINGS, "wish": 0}
+        link.start(Kind.STEP, fields, [memory.view(gradient)])
+    for link in (one, other):
+        told = link.finish()
+        assert (told["shown"], told["version"]) == (True, 1)
+    assert values(ours) == values(theirs) == [0.5]
+    one.close()
+    other.close()
+
+
+@pytest.mark.parametrize("mode", [openings.Mode(2, backup=1), openings.Mode(2, sync=False)])
+def test_a_worker_that_others_do_not_wait_for_gets_a_copy(servers: addresses.Addresses, mode: openings.Mode) -> None:
+    both = [worker(servers, rank, mode) for rank in range(2)]
+    assert all(shares(link) for link in both)
+    load(both[0], 1.0)
+    assert [pulled(link)[0] for link in both] == [False, False]
+    for link in both:
+        link.close()
+
+
+@pytest.mark.parametrize("why", ["left", "loaded"])
+def test_weights_that_a_worker_may_be_reading_do_not_change(servers: addresses.Addresses, why: str) -> None:
+    """A worker that counts as gone may live on, and copy weights while the others make the next update."""
+    one, other = (worker(servers, rank, openings.Mode(2)) for rank in range(2))
+    load(one, 1.0)
+    reads, weights = pulled(other)
+    assert reads
+    if why == "left":
+        other.ask(Kind.DONE, {"wish": 0, "wait": False})
+        assert values(step(one, [torch.ones(SIZE), torch.ones(SIZE)])) == [0.5]
+    else:
+        load(one, 3.0)
+        shown, loaded = pulled(one)
+        assert not shown
+        assert values(loaded) == [3.0]
+    assert values(weights) == [1.0]
+    one.close()
+    other.close()
+
+
+def test_a_worker_that_opens_anew_gets_copies(servers: addresses.Addresses) -> None:
+    link = opened(servers)
+    assert pulled(link)[0]
+    link.open(OPENING.fields())
+    shown, weights = pulled(link)
+    assert not shown
+    assert torch.cat(weights).sum().item() == SIZE
+    with pytest.raises(links.Lost, match="does not see them"):
+        link.weights(weights)
     link.close()
 
 

@@ -90,6 +90,8 @@ class Server:
         self._listener.close()
         if self._snapshots is not None:
             self._snapshots.close()
+        if self._shard is not None:
+            self._shard.hide()
         for connection in connections:
             connection.close()
         with self._lock:  # no worker hears of these losses, which end the requests that wait for others
@@ -288,9 +290,15 @@ class _Desk:
                 "steps": steps,
                 "taken": self._shard.taken(),
                 "began_at": self._server.began_at,
-                "segment": self._offered(_shared_bytes(self._shard.opening), head.fields.get("sees")),
+                **self._offers(self._shard, head.fields.get("sees")),
             }
         )
+
+    def _offers(self, held: shard.Shard, sees: object) -> dict[str, Any]:
+        """Offer memory for the bodies, and that of the weights."""
+        size = _shared_bytes(held.opening)
+        segment = self._offered(size, sees)
+        return {"segment": segment, "weights": held.offered(self._place.rank, None if segment is None else size)}
 
     def _offered(self, size: int, sees: object) -> dict[str, str] | None:
         """Offer memory for the bodies to a worker that sees the same /dev/shm."""
@@ -317,6 +325,8 @@ class _Desk:
                 if not any(piece.by_row for piece in self._opened().opening.pieces):  # rows have no fixed places
                     self._buffers = with_memory.tensors(self._buffers)
         self._withdraw()
+        sees_weights = with_memory is not None and head.fields.get("weights") is True
+        self._opened().answered(self._place.rank, sees=sees_weights)
         self._answer({"bytes": 0 if with_memory is None else offer.size})
         self._connection = with_memory or self._socket
 
@@ -358,8 +368,9 @@ class _Desk:
         held = self._opened()
         held.is_back(self._place.rank)  # one that asks for weights has none of its own to offer
         weights = self._weights(held)
-        version, taken = held.read(weights)
-        self._answer({"version": version, "taken": taken}, held.views(weights))
+        version, taken, shown = held.read(self._place.rank, weights)
+        fields = {"version": version, "taken": taken, "shown": shown}
+        self._answer(fields, () if shown else held.views(weights))
 
     def _step(self, head: frames.Head) -> None:
         held = self._opened()
@@ -379,12 +390,12 @@ class _Desk:
         number = _whole(head.fields["number"])
         base, all_rows = _whole(head.fields["base"]), head.fields.get("all_rows") is True
         push = shard.Push(base, received, absent, _settings(head), number, by_row, all_rows)
-        version, taken, changed = held.push(self._place.rank, push, self._buffers)
+        version, taken, shown, changed = held.push(self._place.rank, push, self._buffers)
         wish = self._server.wished(_whole(head.fields["wish"]))
-        fields: dict[str, Any] = {"version": version, "taken": taken, "wish": wish}
+        fields: dict[str, Any] = {"version": version, "taken": taken, "wish": wish, "shown": shown}
         if changed:
             fields["rows"] = {str(index): len(each.numbers) for index, each in changed.items()}
-        self._answer(fields, held.views(self._buffers, by_row=changed))
+        self._answer(fields, () if shown else held.views(self._buffers, by_row=changed))
 
     def _state(self, head: frames.Head) -> None:
         _expect(head, 0)

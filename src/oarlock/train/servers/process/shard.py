@@ -23,7 +23,8 @@ import torch
 from torch import nn, optim
 
 from oarlock.train.servers.model import openings, optimizers, rows
-from oarlock.train.servers.wire import frames, memory
+from oarlock.train.servers.process import showing
+from oarlock.train.servers.wire import bodies, frames, memory
 
 BACK_WITHIN_S = 10.0
 """For so long a restored server waits for workers that might hold newer weights."""
@@ -71,6 +72,11 @@ class Shard:
         self.clocks = dict.fromkeys(range(self.opening.mode.workers), 0)  # the gradients taken of each worker
         self._passed_over: dict[int, int] = {}  # the steps that a worker was absent for, which count as its own
         self._gone: set[int] = set()  # workers that train no more
+        mode, size = self.opening.mode, sum(piece.bytes for piece in self.opening.pieces)
+        fits = size >= bodies.LEAST_BYTES and self.device.type == "cpu" and not self._by_row
+        self._showing = showing.Showing(size, mode.workers) if mode.sync and not mode.backup and fits else None
+        self._shown = False  # whether the weights lie in memory that workers see
+        self._was_read = False  # whether a worker may be reading there
         self._failed = ""
         self._expected: set[int] = set()  # workers that have yet to come back after a restart
         self._expected_until = 0.0
@@ -121,6 +127,45 @@ class Shard:
         for index, each in found.items():
             rows.check(each, self._by_row[index][0])
 
+    def offered(self, rank: int, beside: int | None) -> dict[str, str] | None:
+        """Offer the memory of the weights to a worker that has memory of `beside` bytes for its bodies. None: it shares
+        no memory.
+        """
+        with self.changed:
+            offer = None
+            if self._showing is not None:
+                offer = self._showing.offered(rank, beside) if beside is not None else None
+                if offer is None:
+                    self.answered(rank, sees=False)
+            return offer
+
+    def answered(self, rank: int, *, sees: bool) -> None:
+        """Take note of the worker's answer. After the last one the weights move to memory that the workers see."""
+        with self.changed:
+            found = self._showing.answer(rank, sees=sees) if self._showing is not None else None
+            if found is not None:
+                with contextlib.suppress(ValueError):  # a type's numbers would not lie at multiples of their size
+                    self._move(bodies.tensors(torch.frombuffer(found, dtype=torch.uint8), self.weights))
+                    self._shown = True
+
+    def hide(self) -> None:
+        """Go on with weights in memory of this process. Workers that still read those in shared memory may do so."""
+        with self.changed:
+            if self._showing is not None:
+                self._showing.close()
+            if self._shown:
+                self._move([torch.empty_like(flat) for flat in self.weights])
+            self._shown = False
+
+    @torch.no_grad()
+    def _move(self, flats: Flats) -> None:
+        """Move the weights to this memory."""
+        for ours, theirs in zip(flats, self.weights):
+            ours.copy_(theirs)
+        self.weights = flats
+        for parameter, piece in zip(self._parameters, self._pieces(flats)):
+            parameter.data = piece
+
     def join(self, rank: int) -> int:
         """Count this worker among those that train. Return the number of steps that it has behind it.
 
@@ -149,6 +194,7 @@ class Shard:
     def leave(self, rank: int, *, failed: str = "") -> None:
         """Take note that the worker trains no more. In lockstep, a `failed` one fails the steps of all others."""
         with self.changed:
+            self.hide()
             self._gone.add(rank)
             self._pending.pop(rank, None)
             if failed and self.opening.mode.lockstep and self.opening.mode.workers > 1:
@@ -170,6 +216,8 @@ class Shard:
     def load(self, flats: Flats, version: int, settings: Sequence[Mapping[str, Any]]) -> None:
         """Take these weights. The optimizer begins anew unless its state is loaded after this."""
         with self.changed:
+            if self._was_read:
+                self.hide()
             for ours, theirs in zip(self.weights, flats):
                 ours.copy_(theirs)
             self._make_optimizer(settings)
@@ -178,14 +226,17 @@ class Shard:
             self._pending.clear()
             self.changed.notify_all()
 
-    def read(self, into: Flats) -> tuple[int, list[int]]:
-        """Copy the weights. Return their version, and the number of gradients of each worker that are in them."""
+    def read(self, rank: int, into: Flats) -> tuple[int, list[int], bool]:
+        """Copy the weights, unless this worker sees them. Return their version, the number of gradients of each worker
+        that are in them, and whether the worker is to read them in the shared memory.
+        """
         with self.changed:
-            return self._read(into), self.taken()
+            shown = self._read(rank, into)
+            return self.version, self.taken(), shown
 
-    def push(self, rank: int, push: Push, into: Flats) -> tuple[int, list[int], dict[int, rows.Rows]]:
-        """Take part in the next update. Copy the weights after it. Return the same as `read`, and the rows that were
-        changed since the worker's version, of the pieces that travel by row.
+    def push(self, rank: int, push: Push, into: Flats) -> tuple[int, list[int], bool, dict[int, rows.Rows]]:
+        """Take part in the next update. Copy the weights after it, as `read` does. Return the same, and the rows that
+        were changed since the worker's version, of the pieces that travel by row.
 
         A gradient that was taken before comes again where its answer was lost: it changes nothing.
         """
@@ -213,7 +264,8 @@ class Shard:
             if self._failed and not (mode.sync and push.base < self.version):  # a step that is made is answered
                 raise frames.Refused(self._failed)
             since = -1 if push.all_rows else push.base
-            return self._read(into, whole=not self._by_row), self.taken(), self._changed(since)
+            shown = self._read(rank, into, whole=not self._by_row)
+            return self.version, self.taken(), shown, self._changed(since)
 
     def resume(
         self, flats: Flats, version: int, settings: Sequence[Mapping[str, Any]], taken: Sequence[int] = ()
@@ -240,6 +292,8 @@ class Shard:
                         f"oarlock.train: the weights are those of version {version}, and the optimizer's state is that "
                         f"of version {self.version}\n"
                     )
+                if self._was_read:
+                    self.hide()
                 for ours, theirs in zip(self.weights, flats):
                     ours.copy_(theirs)
                 self._take_version(version)
@@ -385,15 +439,20 @@ class Shard:
         for changed_at in self._changed_at.values():
             changed_at.fill_(version)
 
-    def _read(self, into: Flats, *, whole: bool = True) -> int:
-        """Copy the weights. Unless `whole`, leave out the pieces that travel by row."""
+    def _read(self, rank: int, into: Flats, *, whole: bool = True) -> bool:
+        """Copy the weights, and return False, or return True where this worker sees them. Unless `whole`, leave out the
+        pieces that travel by row.
+        """
+        if self._shown and self._showing is not None and self._showing.is_seen(rank):
+            self._was_read = True
+            return True
         if whole:
             for theirs, ours in zip(into, self.weights):
                 theirs.copy_(ours)
-            return self.version
+            return False
         for theirs, ours in self._dense(into, self.weights):
             theirs.copy_(ours)
-        return self.version
+        return False
 
     def _dense(self, *flats: Flats) -> Iterator[tuple[torch.Tensor, ...]]:
         """Yield what belongs together of these flats: all, but the pieces that travel by row."""

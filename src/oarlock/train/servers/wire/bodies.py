@@ -37,14 +37,7 @@ class Shared:
 
     def tensors(self, flats: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Return tensors like these in the segment, in the order of a body. Raises ValueError where they do not fit."""
-        made, taken = [], 0
-        for flat in flats:
-            size = flat.numel() * flat.element_size()
-            if taken % flat.element_size() or taken + size > len(self._memory):
-                raise ValueError("the tensors of a body do not fit into the segment")
-            made.append(self._bytes[taken : taken + size].view(flat.dtype))
-            taken += size
-        return made
+        return tensors(self._bytes, flats)
 
     def send(self, kind: frames.Kind, fields: dict[str, Any], body: Sequence[memoryview] = ()) -> None:
         size = sum(each.nbytes for each in body)
@@ -100,3 +93,15 @@ class Shared:
     def _outside(self, piece: memoryview) -> memoryview:
         """Return the piece, or a copy of it if it lies in the segment."""
         return piece if self._offset(piece) is None else memoryview(bytes(piece))
+
+
+def tensors(segment: torch.Tensor, flats: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Return tensors like these, one after the other in the segment. Raises ValueError where they do not fit."""
+    made, taken = [], 0
+    for flat in flats:
+        size = flat.numel() * flat.element_size()
+        if taken % flat.element_size() or taken + size > len(segment):
+            raise ValueError("the tensors of a body do not fit into the segment")
+        made.append(segment[taken : taken + size].view(flat.dtype))
+        taken += size
+    return made

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
+
+import torch
 
 from oarlock.train import errors
 from oarlock.train.servers import addresses
@@ -36,6 +39,8 @@ class Link:
         self.replaced = servers.replaced
         self._socket, self.joins = self._connect()
         self._connection: transport.Connection = self._socket
+        self._weights: segments.Opened | None = None  # the server's memory of weights; it is mapped when it is used
+        self._mapped: torch.Tensor | None = None
 
     def start(self, kind: frames.Kind, fields: dict[str, Any], body: Sequence[memoryview] = ()) -> None:
         """Send a request. Lost if the connection breaks."""
@@ -77,26 +82,47 @@ class Link:
     def open(self, fields: dict[str, Any]) -> dict[str, Any]:
         """Take part in the training from now on. Bodies go by shared memory from now on, where the server has it."""
         self._connection = self._socket  # the memory of an earlier opening is over
+        self._forget()
         told = self.ask(frames.Kind.OPEN, {**fields, "sees": segments.place()})
         offered = told.get("segment")
         if offered is not None:
-            self._share(offered)
+            self._share(offered, told.get("weights"))
         return told
 
-    def _share(self, offered: dict[str, Any]) -> None:
+    def _share(self, offered: dict[str, Any], weights: dict[str, Any] | None) -> None:
         try:
             opened = segments.Opened(str(offered.get("name")), str(offered.get("secret")))
         except OSError:
             self.ask(frames.Kind.SHARE, {"sees": False})
             return
         try:
-            size = self.ask(frames.Kind.SHARE, {"sees": True})["bytes"]
+            if weights is not None:
+                with contextlib.suppress(OSError):
+                    self._weights = segments.Opened(str(weights.get("name")), str(weights.get("secret")))
+            size = self.ask(frames.Kind.SHARE, {"sees": True, "weights": self._weights is not None})["bytes"]
             if size:
                 self._connection = bodies.Shared(self._socket, opened.map(int(size)))
         except OSError as cause:
             raise self._broken(cause) from cause  # the server has reserved it, and writes there
         finally:
             opened.close()
+
+    def weights(self, like: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Return the weights in the server's memory: tensors like these. Lost where they are not there."""
+        try:
+            if self._mapped is None:
+                if self._weights is None:
+                    raise OSError("the server shows weights, and this worker does not see them")
+                size = sum(each.numel() * each.element_size() for each in like)
+                self._mapped = torch.frombuffer(self._weights.map(size), dtype=torch.uint8)
+            return bodies.tensors(self._mapped, like)
+        except (OSError, ValueError) as cause:
+            raise self._broken(cause) from cause
+
+    def _forget(self) -> None:
+        if self._weights is not None:
+            self._weights.close()
+        self._weights = self._mapped = None
 
     @property
     def is_whole(self) -> bool:
@@ -109,6 +135,7 @@ class Link:
 
     def close(self) -> None:
         self._connection.close()
+        self._forget()
 
     def _explain(self, cause: OSError) -> None:
         try:
@@ -119,7 +146,7 @@ class Link:
 
     def reconnect(self) -> None:
         """Connect anew, to the server that takes the place of the lost one. Lost where there is none."""
-        self._connection.close()
+        self.close()
         if not self.replaced:
             raise Lost(f"parameter server {self.number} is gone: Connection closed by peer")
         self._socket, _ = self._connect()

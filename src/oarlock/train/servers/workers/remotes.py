@@ -113,6 +113,10 @@ class Remote:
     def take(self) -> int:
         """Receive this server's parts of the weights into the model. Return the strongest wish to stop."""
         fields = self._finish(self._places)
+        if fields.get("shown"):
+            places = [self._place(part) for part in self._parts]
+            for place, weights in zip(places, self.link.weights(places)):
+                place.copy_(weights)
         for number, staged in self._staged.items():
             self._place(self._parts[number]).copy_(staged)
         for number, changed in self._changed.items():
@@ -208,6 +212,10 @@ class Remote:
         """Return the memory that receives the weights: the model's own where a transport can write there. But a server
         may die within an answer, and its successor needs weights of one version.
         """
+        if head.fields.get("shown"):  # they are read in the server's memory
+            self._staged.clear()
+            self._changed = {}
+            return []
         into: list[memoryview] = []
         pieces = self._opening.pieces
         shapes = {index: (memory.TYPES[each.dtype], each.shape) for index, each in enumerate(pieces) if each.by_row}
