@@ -204,7 +204,7 @@ class Server:
         words: frozenset[str] = capabilities.LOCAL
         if settings.backend == configuration.KUBERNETES:
             own = settings.kubernetes
-            words = capabilities.kubernetes(own.images, own.profile_mounts(), own.checkpoint_claim, own.checkpoint_url)
+            words = capabilities.kubernetes(own.offered, own.profile_mounts(), own.checkpoint_claim, own.checkpoint_url)
         return provided.Services(
             store=store,
             logs=kept.logs,

@@ -25,6 +25,7 @@ class Container(msgspec.Struct, frozen=True, kw_only=True):
 
     image: str | None = None  # else the cluster's image for the framework
     framework: roles.Framework = roles.Framework.TORCH
+    gpus: bool = False  # whether a task of the job holds GPUs: all tasks of a job have one image
     volumes: tuple[jobfile.Volume, ...] = ()
     job_name: str = ""  # for people who look at the pod
     pool: str = ""  # whose additions to pods it gets

@@ -9,9 +9,10 @@ import pytest
 
 from oarlock.api.jobs import capabilities
 from oarlock.backends.kubernetes import site
-from oarlock.spec import errors, jobfile
+from oarlock.spec import errors, jobfile, roles
 
 PODS = capabilities.kubernetes({"torch": "registry.example/torch:2"})
+ONLY_CUDA = capabilities.kubernetes({"torch-cuda": "registry.example/torch-cuda:2"})
 
 
 def spec(fields: dict[str, Any]) -> jobfile.JobSpec:
@@ -104,3 +105,11 @@ def test_processes_of_this_machine_have_no_containers(fields: dict[str, Any]) ->
     with pytest.raises(errors.Unsupported):
         capabilities.refuse(spec(fields), capabilities.LOCAL, "local")
     capabilities.refuse(spec({"data": [{"source": "/d", "mount": "d"}]}), capabilities.LOCAL, "local")
+
+
+def test_the_image_for_jobs_with_gpus_is_for_those_alone() -> None:
+    with_gpus = jobfile.JobSpec(command="x", roles={roles.RoleName.WORKER: jobfile.Role(gpus=1)})
+    capabilities.refuse(with_gpus, ONLY_CUDA, "kubernetes")
+    without = jobfile.JobSpec(command="x", roles={roles.RoleName.WORKER: jobfile.Role()})
+    with pytest.raises(errors.Unsupported, match="no image for the framework torch"):
+        capabilities.refuse(without, ONLY_CUDA, "kubernetes")

@@ -37,6 +37,9 @@ class Capability(StrEnum):
 IMAGE_OF = "image:"
 """Begins the word of a framework that has an image of the installation: `image:torch`."""
 
+OF_GPUS = "-cuda"
+"""Ends the word of an image for jobs with GPUs alone: `image:torch-cuda`."""
+
 CHECKPOINT_CLAIM = "checkpoint-claim:"
 """Begins the word of the claim with the checkpoints of all jobs, which no job may mount as a whole."""
 
@@ -117,7 +120,10 @@ def refuse(spec: jobfile.JobSpec, capabilities: Collection[str], backend: str) -
                 path=f"volumes[{number}].mount",
                 hint="Mount this one elsewhere. See the table [kubernetes.profiles] of the server's configuration.",
             )
-    if spec.image is None and Capability.IMAGE in capabilities and f"{IMAGE_OF}{spec.framework}" not in capabilities:
+    own = [f"{IMAGE_OF}{spec.framework}"]
+    if any(role.gpus for role in spec.roles.values()):
+        own.append(f"{IMAGE_OF}{spec.framework}{OF_GPUS}")
+    if spec.image is None and Capability.IMAGE in capabilities and not any(one in capabilities for one in own):
         raise errors.Unsupported(
             f"This installation has no image for the framework {spec.framework}.",
             path="image",

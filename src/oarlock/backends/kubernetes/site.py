@@ -242,6 +242,9 @@ class Tenant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 Planned = tuple[profiles.Profile, ...]
+VENDOR = "nvidia.com/"
+CUDA = "-cuda"
+"""Ends the name of a framework's image for jobs with GPUs of this vendor: `torch-cuda`."""
 Taint = nodes.Taint
 
 
@@ -270,7 +273,7 @@ class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     tolerate: tuple[str, ...] = (NVIDIA,)
     nodes: dict[str, str] = {}
     image: str = ""  # the server's own image, which brings agent and interpreter; found by itself in a pod
-    images: dict[str, str] = {}  # by framework, for jobs that name none
+    images: dict[str, str] = {}  # by framework, for jobs that name none; `torch-cuda` for those with NVIDIA's GPUs
     pull_policy: str = "IfNotPresent"
     pull_secrets: tuple[str, ...] = ()
     namespaces: dict[str, Tenant] = {}  # of OarlockJobs: whose they are
@@ -284,6 +287,21 @@ class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     provisioning_class: str = "best-effort-atomic-scale-up.autoscaling.x-k8s.io"  # of ProvisioningRequests
     user_id: int = 10_001  # of the processes in pods, and their group
     profiles: dict[str, Profile] = {}
+
+    def image_of(self, framework: str, *, gpus: bool) -> str | None:
+        """Return the image of jobs of this framework that name none. `gpus`: of those whose tasks hold GPUs."""
+        cuda = self.images.get(f"{framework}{CUDA}") if gpus and self.has_cuda else None
+        return cuda or self.images.get(framework)
+
+    @property
+    def has_cuda(self) -> bool:
+        """Whether the GPUs are NVIDIA's, as a whole or in parts (`nvidia.com/mig-1g.5gb`)."""
+        return self.gpu_resource.startswith(VENDOR)
+
+    @property
+    def offered(self) -> dict[str, str]:
+        """The images, by name, that the installation's jobs can get."""
+        return {name: image for name, image in self.images.items() if self.has_cuda or not name.endswith(CUDA)}
 
     def profiles_of(self, pool: str, owner: str) -> list[Profile]:
         """Return the profiles of a job of this owner in this pool, by name: a later one wins."""

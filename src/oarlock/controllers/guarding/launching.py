@@ -171,6 +171,7 @@ def _launches(
     container = backends.Container(
         image=job.spec.image,
         framework=job.spec.framework,
+        gpus=any(role.gpus for role in job.spec.roles.values()),
         volumes=job.spec.volumes,
         job_name=job.name,
         pool=job.pool,

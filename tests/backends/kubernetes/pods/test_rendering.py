@@ -90,6 +90,37 @@ def test_a_pod_is_the_golden_file(name: str) -> None:
     assert path.read_text() == text
 
 
+BOTH = msgspec.structs.replace(SITE, images={"torch": "torch-cpu:1", "torch-cuda": "torch-cuda:1"})
+
+
+@pytest.mark.parametrize(
+    ("gpus", "image", "resource", "expected"),
+    [
+        (False, None, "nvidia.com/gpu", "torch-cpu:1"),
+        (True, None, "nvidia.com/gpu", "torch-cuda:1"),
+        (True, None, "nvidia.com/mig-1g.5gb", "torch-cuda:1"),
+        (True, None, "amd.com/gpu", "torch-cpu:1"),
+        (True, "mine:1", "nvidia.com/gpu", "mine:1"),
+    ],
+)
+def test_a_job_with_gpus_of_nvidia_gets_the_image_with_cuda(
+    gpus: bool, image: str | None, resource: str, expected: str
+) -> None:
+    told = msgspec.structs.replace(BOTH, gpu_resource=resource)
+    one = launch(container=backends.Container(gpus=gpus, image=image))
+    assert rendering.image(one, told) == expected
+    alone = msgspec.structs.replace(told, images={"torch": "any:1"})
+    assert rendering.image(one, alone) == (image or "any:1"), "the one image of an installation is for both"
+
+
+def test_the_pod_of_a_job_with_gpus_and_no_image_is_the_golden_file() -> None:
+    pod = rendering.pod(launch(container=backends.Container(gpus=True, job_name="digits")), BOTH, "j-0abc-2-secret")
+    text, path = yaml.safe_dump(pod, sort_keys=False), GOLDEN / "cuda.yaml"
+    if os.environ.get("UPDATE_GOLDEN"):
+        path.write_text(text)
+    assert path.read_text() == text
+
+
 def test_a_job_sees_its_own_folder_of_the_claim_for_checkpoints_alone() -> None:
     """The claim is one for all jobs of the installation."""
     claimed = msgspec.structs.replace(SITE, checkpoint_claim="checkpoints", checkpoint_path="/ckpt")

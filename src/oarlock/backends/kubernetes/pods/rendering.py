@@ -199,7 +199,7 @@ def _authority(site: Site) -> dict[str, str]:
 
 def image(one: backends.TaskLaunch, site: Site) -> str:
     """Return the image of the task. Raises InvalidInput where neither the job nor the installation names one."""
-    found = one.container.image or site.images.get(str(one.container.framework))
+    found = one.container.image or site.image_of(one.container.framework, gpus=one.container.gpus)
     if not found:
         raise errors.InvalidInput(
             f"there is no image for {one.container.framework}",
