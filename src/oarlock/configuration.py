@@ -124,6 +124,11 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         return self.kubernetes.checkpoint_path if self.kubernetes.checkpoint_claim else None
 
     @property
+    def store_authorities(self) -> str:
+        """The private authorities of object stores, as PEM."""
+        return site.authorities_of_stores(self.kubernetes)
+
+    @property
     def stored_checkpoints(self) -> str | None:
         """The name of the installation's place for checkpoints in an object store, if there is one."""
         return checkpointlocations.STORED if self.kubernetes.checkpoint_url else None
@@ -198,6 +203,7 @@ def _check(told: Settings) -> None:
         raise errors.InvalidInput("tls_cert and tls_key belong together.", hint="Give both, or none.")
     for name in ("tls_cert", "tls_key", "tls_ca"):
         _check_file(name, getattr(told, name))
+    _check_file("kubernetes.store_ca", told.kubernetes.store_ca or None)
     if told.url is not None and not _URL.fullmatch(told.url):
         raise errors.InvalidInput(
             f"{told.url!r} is not the URL of a server.",

@@ -282,16 +282,16 @@ class Kept(msgspec.Struct, frozen=True):
         from oarlock.data.logs import logfiles
         from oarlock.data.metrics import metricfiles
         from oarlock.data.snapshots import blobs
+        from oarlock.data.transfers import authorities
 
         root, in_pods = settings.home, settings.backend == configuration.KUBERNETES
         kept_logs, kept_metrics = logfiles.DirectoryLogs(root / "logs"), metricfiles.DirectoryMetrics(root / "metrics")
         stack.callback(kept_logs.close)
         stack.callback(kept_metrics.close)
-        saved = (
-            claimedcheckpoints.opened(settings.claimed_checkpoints, settings.kubernetes.checkpoint_url)
-            if in_pods
-            else checkpoints.CheckpointDirectories(root / "checkpoints")
-        )
+        saved: Any = checkpoints.CheckpointDirectories(root / "checkpoints")
+        if in_pods:
+            stack.enter_context(authorities.trusted(settings.store_authorities))
+            saved = claimedcheckpoints.opened(settings.claimed_checkpoints, settings.kubernetes.checkpoint_url)
         files: storage.JobFiles = jobfiles.DirectoryJobFiles(root)
         return cls(
             logs=kept_logs,
@@ -574,8 +574,8 @@ def examine(settings: Settings, url: str) -> list[examining.Result]:
 
     async def examined() -> list[examining.Result]:
         found = await examining.of(settings.kubernetes, os.environ, url, clock=time.time, monotonic=time.monotonic)
-        stored = settings.kubernetes.checkpoint_url
-        return [*found, examining.Result("checkpoints", *await trying.finding(stored))] if stored else found
+        stored, trusted = settings.kubernetes.checkpoint_url, settings.store_authorities
+        return [*found, examining.Result("checkpoints", *await trying.finding(stored, trusted))] if stored else found
 
     return asyncio.run(examined())
 

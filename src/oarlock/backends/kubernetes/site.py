@@ -279,6 +279,8 @@ class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     namespaces: dict[str, Tenant] = {}  # of OarlockJobs: whose they are
     project: bool = True  # whether jobs of the command line, the SDK and the pages get an OarlockJob
     checkpoint_claim: str = ""  # the claim of a volume for checkpoints, which all tasks mount
+    store_ca: str = ""  # a PEM file with the authorities of object stores, beside those of the system
+    store_ca_pem: str = ""  # its content
     checkpoint_path: str = "/oarlock/checkpoints"  # where they mount it
     checkpoint_url: str = (
         ""  # a place in an object store in its stead, s3://BUCKET/PREFIX, with the server's credentials
@@ -382,12 +384,18 @@ class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
         ]
 
 
+def authorities_of_stores(told: Site) -> str:
+    """Return the authorities of object stores as PEM; an empty text where the system's suffice."""
+    return told.store_ca_pem or (Path(told.store_ca).read_text(encoding="utf-8") if told.store_ca else "")
+
+
 def completed(told: Site, task_secret: bytes, tls_ca: str | None) -> Site:
     """Return the site with the name of the installation, and with the authority of this file, unless it names them."""
     return msgspec.structs.replace(
         told,
         installation=told.installation or installation(task_secret),
         ca_pem=told.ca_pem or (Path(tls_ca).read_text(encoding="utf-8") if tls_ca else ""),
+        store_ca_pem=authorities_of_stores(told),
     )
 
 

@@ -10,16 +10,17 @@ import re
 import secrets
 
 from oarlock.data.checkpoints import signing
+from oarlock.data.transfers import authorities
 from oarlock.spec import errors
 
 BOUND_S = 20.0
 _CODE = re.compile(r"<Code>([A-Za-z0-9.]{1,80})</Code>")
 
 
-async def finding(url: str) -> tuple[str, str]:
+async def finding(url: str, trusted: str = "") -> tuple[str, str]:
     """Return whether the place at this URL can keep checkpoints, and the repair where it cannot, else an empty text."""
     try:
-        with contextlib.closing(signing.SignedObjects(url)) as place:
+        with authorities.trusted(trusted), contextlib.closing(signing.SignedObjects(url)) as place:
             why, fix = await attempt(place), signing.CREDENTIALS
     except errors.OarlockError as error:  # the URL, or a library that is missing
         why, fix = error.message, error.hint or signing.CREDENTIALS

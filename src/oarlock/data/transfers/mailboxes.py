@@ -16,6 +16,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +25,7 @@ from typing import BinaryIO
 import msgspec
 
 from oarlock.data import durable
+from oarlock.data.transfers import authorities
 
 LOOK_S = 0.1
 LOCK, REQUESTS, ANSWERS, CANCELS = "helper.lock", "requests", "answers", "cancels"
@@ -138,5 +140,9 @@ def agent_ended(task: Path) -> bool:
 
 def run(mailbox: str, task: str) -> str:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # the first process of a container ignores it otherwise
-    Helper(Path(mailbox), Path(task)).run()
+    with tempfile.TemporaryDirectory() as own:  # which the task's processes do not see
+        named = Path(task) / authorities.FILE
+        if named.exists():
+            authorities.trust(named.read_text(encoding="utf-8"), Path(own) / "authorities.pem", os.environ)
+        Helper(Path(mailbox), Path(task)).run()
     return ""

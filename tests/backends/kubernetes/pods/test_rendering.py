@@ -23,6 +23,7 @@ from oarlock.backends import backends
 from oarlock.backends.kubernetes import clusterstate, reaching, site
 from oarlock.backends.kubernetes.apiserver import client, objects
 from oarlock.backends.kubernetes.pods import labels, rendering
+from oarlock.data.transfers import authorities
 from oarlock.spec import attempts, errors, holdings, jobfile, roles
 from oarlock.spec.protocol import assignments
 
@@ -420,6 +421,16 @@ def test_the_checker_finds_what_it_is_for() -> None:
         pod = copy.deepcopy(good)
         spoil(pod)
         assert words in restricted.violations(pod)
+
+
+def test_the_helper_gets_the_authorities_of_object_stores(tmp_path: Path) -> None:
+    (tmp_path / "stores.pem").write_text("an authority")
+    told = site.completed(msgspec.structs.replace(SITE, store_ca=str(tmp_path / "stores.pem")), b"s", None)
+    one = launch()
+    ((manifest, _),) = rendering.secrets([one], told)
+    assert base64.b64decode(manifest["data"]["stores.pem"]) == b"an authority"
+    (assigned,) = (each for each in rendering.pod(one, told, "s")["spec"]["volumes"] if each["name"] == "assignment")
+    assert {"key": "stores.pem", "path": authorities.FILE} in assigned["secret"]["items"]
 
 
 def test_the_pod_that_asks_for_the_server_is_the_golden_file() -> None:

@@ -45,7 +45,7 @@ MAILBOX, ENVIRONMENTS = "/oarlock/mailbox", "/oarlock/environments"
 DELIVERED, HANDED = "/opt/oarlock/runtime", "/oarlock/assignment"
 TERMINATION_LOG = "/dev/termination-log"
 ADDRESS_VARIABLE = "OARLOCK_ADDRESS"
-ASSIGNMENT, AUTHORITY = "assignment.json", "ca.pem"
+ASSIGNMENT, AUTHORITY, STORES = "assignment.json", "ca.pem", "stores.pem"
 
 PORTS = tuple(range(29400, 29400 + 128))
 """The ports of each task: a pod has an address of its own. One for each process, and as many as a task may have."""
@@ -194,7 +194,9 @@ def item(key: attempts.TaskKey) -> str:
 
 
 def _authority(site: Site) -> dict[str, str]:
-    return {AUTHORITY: base64.b64encode(site.ca_pem.encode()).decode()} if site.ca_pem else {}
+    """Return the authorities of the server and of object stores, where the system's do not suffice."""
+    named = {AUTHORITY: site.ca_pem, STORES: site.store_ca_pem}
+    return {name: base64.b64encode(pem.encode()).decode() for name, pem in named.items() if pem}
 
 
 def image(one: backends.TaskLaunch, site: Site) -> str:
@@ -421,7 +423,7 @@ def _volumes(one: backends.TaskLaunch, site: Site, secret: str) -> Iterator[Mani
     yield {"name": "mailbox", "emptyDir": {"medium": "Memory", "sizeLimit": "16Mi"}}
     yield {"name": "shm", "emptyDir": shared}
     items = [{"key": item(one.key), "path": ASSIGNMENT}]
-    items += [{"key": AUTHORITY, "path": AUTHORITY}] if site.ca_pem else []
+    items += [{"key": name, "path": name} for name in _authority(site)]
     yield {"name": "assignment", "secret": {"secretName": secret, "defaultMode": 0o440, "items": items}}
     if site.checkpoint_claim:
         yield {"name": "checkpoints", "persistentVolumeClaim": {"claimName": site.checkpoint_claim}}
