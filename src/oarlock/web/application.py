@@ -196,7 +196,7 @@ class Pages:
     async def _made(self, visit: visits.Visit, page: table.Page) -> fragments.Made:
         """Return the answer of a live page, whether equal readers may share it, and its topics."""
         answer = await page.handler(visit)
-        shared = isinstance(answer, table.Filled) and not answer.once
+        shared = isinstance(answer, table.Filled) and not answer.once and not _by_name(visit, answer)
         topics = answer.facts.get("topics", ()) if isinstance(answer, table.Filled) else ()
         return fragments.Made(await self._response(visit, answer, page), shared, frozenset(topics))
 
@@ -235,6 +235,12 @@ class Pages:
             return responses.JSONResponse(told, error.status)
         facts = {"title": "Not possible", "error": error, "next": "/"}
         return await self._response(visit, table.Filled(template="error.html", facts=facts, status=error.status), None)
+
+
+def _by_name(visit: visits.Visit, answer: table.Filled) -> bool:
+    """Return whether the address names the shown job by a name that looks like an id: it is another job for others."""
+    named = visit.parameters.get("job", "")
+    return fragments.is_id(named) and bool(getattr(answer.facts.get("job"), "id", "") != named)
 
 
 def _guarded(send: types.Send, *, stored: bool) -> types.Send:

@@ -473,15 +473,18 @@ async def test_an_update_is_not_shared_with_a_page_that_was_told_of_a_later_even
     assert made.count("ann") >= 3
 
 
-async def test_administrators_share_lists_but_no_page_of_a_named_job(rig: browsers.WebRig, made: list[str]) -> None:
+@pytest.mark.parametrize("name", ["same", "j-0123456789abcdef"], ids=["plain", "like-an-id"])
+async def test_administrators_share_lists_but_no_page_of_a_named_job(
+    rig: browsers.WebRig, made: list[str], name: str
+) -> None:
     async with rig.as_user("root") as http:
         await http.post("/api/v1/users", json={"name": "zoe", "right": "admin"})
         rig.tokens["zoe"] = (await http.post("/api/v1/users/zoe/tokens", json={})).json()["token"]
-    job = await rig.launch(await rig.submit("zoe", name="same"))
-    await rig.launch(await rig.submit("root", name="same"))
+    job = await rig.launch(await rig.submit("zoe", name=name))
+    await rig.launch(await rig.submit("root", name=name))
     seq = str(await rig.store.read(lambda view: view.last_seq()))
     async with rig.browser("root") as root, rig.browser("zoe") as zoe:
-        for path in ("/jobs", "/jobs/same"):
+        for path in ("/jobs", f"/jobs/{name}"):
             answers = [await one.get(path, headers=FRAGMENT | {"Oarlock-Seq": seq}) for one in (root, zoe)]
         assert (job.id in answers[0].text, job.id in answers[1].text) == (False, True)
         assert made == ["root", "root", "zoe"]

@@ -117,8 +117,13 @@ def _update(content: bytes, seq: int, topics: frozenset[str]) -> Update:
     return Update(content, compressing.packed(content), mark, seq, topics)
 
 
+def is_id(name: str) -> bool:
+    """Return whether an address that names a job so may name it by its id. A job's name may look the same."""
+    return _ID.fullmatch(name) is not None
+
+
 def _readers(visit: visits.Visit) -> str:
     """Return a name for all equal readers of this address. A job's name means another job for another user."""
-    if visit.server.right is users.Right.ADMIN and all(_ID.fullmatch(one) for one in visit.parameters.values()):
+    if visit.server.right is users.Right.ADMIN and all(map(is_id, visit.parameters.values())):
         return "administrators"
     return f"user {visit.server.right} {visit.server.user}"
