@@ -26,6 +26,21 @@ def age(seconds: float) -> str:
     return f"{seconds:.0f}s"
 
 
+def ago(seconds: float) -> str:
+    """Return `3m ago`."""
+    return f"{age(seconds)} ago"
+
+
+def ahead(seconds: float) -> str:
+    """Return `in 4m 05s`."""
+    return f"in {whole(seconds)}" if seconds > 0 else "at any moment"
+
+
+def within(seconds: float) -> str:
+    """Return `within 4m 05s`."""
+    return f"within {whole(seconds)}"
+
+
 def clock(at: float, now: float) -> str:
     """Return the time of day, or the day if that is not today: `16:03`, `21 Nov`."""
     return _local(at, "%H:%M" if _same_day(at, now) else "%d %b")

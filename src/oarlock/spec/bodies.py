@@ -383,6 +383,7 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
     capabilities: tuple[str, ...]
     currency: str  # of all prices; empty where it is not set
     seq: int = 0  # the last line of the event log
+    now: float = 0.0  # the time on the server's clock
 
 
 class UserList(Page[users.User], frozen=True):

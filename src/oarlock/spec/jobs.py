@@ -91,6 +91,14 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         until = min(now, live.stop_at) if live.stop_at is not None else now
         return self.processed_s + max(0.0, until - live.processing_at)
 
+    @property
+    def running_from(self) -> float | None:
+        """The time from which `ran_s` counts, None while it stands still: the start, had it never paused."""
+        live = self.live
+        if live is None or live.processing_at is None or live.stop_at is not None:
+            return None
+        return live.processing_at - self.processed_s
+
     def cost_at(self, now: float) -> float:
         """Return the cost of all attempts until `now`."""
         live = self.live

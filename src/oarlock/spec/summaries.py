@@ -59,6 +59,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     started_at: float | None = None
     ended_at: float | None = None
     ran_s: float = 0.0
+    running_from: float | None = None  # the time from which `ran_s` counts; None while it stands still
     places: tuple[Place, ...] = ()
     nodes: int = 0
     frozen_until: float | None = None
@@ -96,6 +97,7 @@ def of(job: jobs.Job, now: float) -> Summary:
         started_at=job.started_at,
         ended_at=job.ended_at,
         ran_s=job.ran_s(now),
+        running_from=job.running_from,
         places=places[:PLACES],
         nodes=len(places),
         frozen_until=frozen_until(job, now),

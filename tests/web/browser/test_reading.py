@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 from tests.e2e import shell as shells
-from tests.web.browser import conftest
+from tests.web.browser import conftest, stills, test_stills
+
+from oarlock.web.rendering import times
+
+if TYPE_CHECKING:
+    from playwright.async_api import Browser
 
 pytestmark = pytest.mark.browser
 
@@ -52,6 +59,41 @@ async def test_a_change_of_phase_is_said_once(shell: shells.Shell, browser: conf
     shell.do("cancel", "spoken")
     await page.wait_for_selector("#spoken:has-text('CANCELED')", state="attached")
     assert "spoken:" in (await page.locator("#spoken").text_content() or "")
+
+
+async def test_times_go_on_in_the_words_of_the_server(chromium: Browser, still: dict[str, stills.Still]) -> None:
+    watched = await test_stills.opened(chromium, still["full"])
+    page = await watched.page("/jobs")
+    table = [
+        (form, seconds)
+        for form in times.FORMS
+        for seconds in (
+            -90000.0,
+            -7300.0,
+            -245.0,
+            -59.7,
+            -12.4,
+            0.0,
+            0.4,
+            1.5,
+            2.5,
+            59.7,
+            60.0,
+            245.5,
+            7300.0,
+            9e4,
+            1e7,
+        )
+    ]
+    gone = [(form, -seconds if form in times.AHEAD else seconds) for form, seconds in table]
+    told = await page.evaluate("(table) => table.map(([form, gone]) => oarlockTimes.words(form, gone))", gone)
+    assert told == [times.FORMS[form](seconds) for form, seconds in table]
+    age = page.locator("main time[data-form=age]").first
+    await age.evaluate("(one) => { one.dateTime = new Date(Date.parse(one.dateTime) - 86400e3 * 40).toISOString(); }")
+    while "40d" not in (await age.text_content() or ""):
+        await page.wait_for_timeout(50)
+    await watched.context.close()
+    assert watched.faults == []
 
 
 async def test_a_job_prints_as_a_report(shell: shells.Shell, browser: conftest.Watched) -> None:

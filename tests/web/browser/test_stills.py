@@ -34,6 +34,7 @@ async def opened(chromium: Browser, still: stills.Still) -> conftest.Watched:
     context = await chromium.new_context(
         viewport={"width": 1280, "height": 800}, timezone_id="UTC", locale="en-GB", color_scheme="light"
     )
+    await context.clock.set_fixed_time(still.rig.clock.now)  # ages stand still
     await context.add_cookies(still.cookies)
     watched = conftest.Watched(context, still.url)
     watched.lost = True  # one of the pages is not there

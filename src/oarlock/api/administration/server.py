@@ -32,6 +32,7 @@ async def show(call: routes.Call) -> bodies.Server:
         capabilities=tuple(sorted(about.capabilities)),
         currency=about.currency,
         seq=await call.access.shared(lambda view: view.last_seq()),
+        now=call.services.clock(),
     )
 
 

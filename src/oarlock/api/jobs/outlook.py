@@ -20,6 +20,8 @@ from oarlock.spec.input import edits, validation
 
 PLANNED = "j-planned"
 """The id of a job in manifests that are only shown."""
+_STEPS_S = ((600.0, 60.0), (60.0, 30.0), (10.0, 10.0))
+"""The least duration of a sentence, and the step to which it is told; a shorter one is told to the second."""
 
 
 async def plan(call: routes.Call) -> plans.Forecast:
@@ -114,7 +116,7 @@ def explain(job: nouns.Job, forecast: plans.Forecast | None, now: float) -> tupl
     For a waiting job: the missing resources; their holders and the change that would help; the expected start and the
     place in the queue. For another job: its phase, the reason, and the next step.
     """
-    lately = wording.about(max(0.0, now - job.phase_at))
+    lately = _about(now - job.phase_at)
     where = (
         f"{job.name} ended {lately} ago: {job.phase}."
         if job.terminal
@@ -130,7 +132,7 @@ def explain(job: nouns.Job, forecast: plans.Forecast | None, now: float) -> tupl
         return where, verdict.message or job.reason, last or f"Look at its output: oarlock logs {job.name}"
     live = job.live
     if live is not None and live.frozen_until is not None:
-        left = wording.about(max(0.0, live.frozen_until - now))
+        left = _about(live.frozen_until - now)
         where = f"{job.name} has failed, and its place is kept for {left} more."
         change = f"Look inside: oarlock exec {job.name} -- sh. Then free it: oarlock cancel {job.name}"
         return where, job.reason or "One of its tasks failed.", change
@@ -153,7 +155,7 @@ def _waiting(job: nouns.Job, forecast: plans.Forecast, where: str, now: float) -
     place = f"It is {rank} of {forecast.waiting:,} waiting jobs." if forecast.position else ""
     place = "No other job waits." if forecast.waiting == 1 else place
     return (
-        f"{job.name} has waited {wording.about(max(0.0, now - job.phase_at))}. {refusal.message}",
+        f"{job.name} has waited {_about(now - job.phase_at)}. {refusal.message}",
         " ".join(filter(None, told)) or "No single change that was tried would start it now.",
         " ".join(filter(None, [forecast.expected, place])) or "It can never start as it is.",
     )
@@ -164,23 +166,29 @@ def _placed(job: nouns.Job, live: attempts.Attempt, now: float) -> str:
     if job.intent is not intents.Intent.RUN or live.stop is not None:
         return _sentence(job.reason or live.stop_message) or "It is being stopped."
     if (late := summaries.obstacle(job)) is not None:
-        since = wording.about(max(0.0, now - late.moved_at))
+        since = _about(now - late.moved_at)
         return f"{late.name}: {late.detail.rstrip('.')}. It has been so for {since}."
     tasks = [task for task in live.tasks if task.holds]
     devices = sum(len(task.devices) for task in tasks)
     held = f"{wording.shown('gpus', devices)} on " if devices else ""
     nodes = wording.named(dict.fromkeys(task.node for task in tasks), "more nodes")
     reason = f" It was admitted for this reason: {live.reason.rstrip('.')}." if live.reason else ""
-    return f"It has held {held}{nodes} for {wording.about(max(0.0, now - live.started_at))}.{reason}"
+    return f"It has held {held}{nodes} for {_about(now - live.started_at)}.{reason}"
+
+
+def _about(seconds: float) -> str:
+    """Return a duration in a sentence, roughly: the same sentence stands for some time on a page that is open."""
+    step = next((step for least, step in _STEPS_S if seconds >= least), 1.0)
+    return wording.about(round(max(0.0, seconds) / step) * step)
 
 
 def _end(job: nouns.Job, now: float) -> str:
     end, latest = gangs.expected_end(job), gangs.latest_end(job)
     told = ""
     if forecaster.tells(job) and end is not None and end > now:
-        told = f"It should end in about {wording.about(end - now)}. "
+        told = f"It should end in about {_about(end - now)}. "
     elif latest is not None and latest > now:
-        told = f"Its time-out ends it within {wording.about(latest - now)}. "
+        told = f"Its time-out ends it within {_about(latest - now)}. "
     return f"{told}Follow it: oarlock logs {job.name} -f"
 
 

@@ -29,6 +29,7 @@ STREAM = "/live"
 """The path of the news for open pages. A browser opens it again and again: that is no use of the session."""
 UNASKED = b"oarlock-fragment"
 SEQ = "oarlock-seq"
+NOW = "oarlock-now"
 _DIGITS = 16
 _STRENGTH = {users.Right.VIEWER: 0, users.Right.USER: 1, users.Right.ADMIN: 2}
 
@@ -208,6 +209,7 @@ def facts(visit: Visit) -> dict[str, Any]:
         "right": str(told.right) if told is not None else "",
         "version": told.version if told is not None else "",
         "seq": told.seq if told is not None else 0,
+        "now": told.now if told is not None else 0.0,
         "fragment": visit.fragment,
         "path": visit.path,
         "address": visit.address,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -20,6 +21,8 @@ MARKS = {
 INTENTS = {"halt": ("‖", "halt"), "run": ("▶", "resume"), "cancel": ("■", "cancel"), "preempt": ("<", "preempted")}
 INTENTS |= {"resize": ("↔", "resized")}
 MOST_MARKS = 200
+PARTS, STEP_S = 128, 5.0
+"""A timeline that still grows does so by one of so many parts, and by no less than a step."""
 
 
 class Stretch(msgspec.Struct, frozen=True):
@@ -60,7 +63,8 @@ def draw(job: jobs.Job, found: Sequence[events.Record], now: float) -> Timeline 
     if not job.attempts:
         return None
     begin = job.attempts[0].started_at
-    end = max(job.ended_at or now, begin + 1.0)
+    end = job.ended_at or _steady(now, begin)
+    end = max(end, begin + 1.0)
     scale = WIDTH / (end - begin)
     rows = tuple(
         Row(
@@ -73,6 +77,12 @@ def draw(job: jobs.Job, found: Sequence[events.Record], now: float) -> Timeline 
     )
     legend = dict.fromkeys((mark.glyph, mark.word) for row in rows for mark in row.marks)
     return Timeline(rows, begin, end, len(rows) * ROW, tuple(legend))
+
+
+def _steady(now: float, begin: float) -> float:
+    """Return a time shortly after now at which the timeline ends: it stays for a small part of its length."""
+    step = STEP_S * 2.0 ** math.ceil(math.log2(max(1.0, (now - begin) / (PARTS * STEP_S))))
+    return math.ceil(now / step) * step
 
 
 def _parts(job: jobs.Job, attempt: attempts.Attempt, begin: float, end: float, scale: float) -> Iterator[Stretch]:

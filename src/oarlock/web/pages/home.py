@@ -41,7 +41,6 @@ async def show(visit: visits.Visit) -> routing.Filled:
     return routing.Filled(
         template="home.html",
         facts={
-            "now": running.now,
             "counts": [(phase, running.phases.get(phase, 0)) for phase in phases.Phase],
             "running": [
                 {**listed.row(one, running.now), "spark": spark, "facts": _facts(one)}

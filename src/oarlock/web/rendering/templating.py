@@ -16,7 +16,7 @@ from oarlock.display import amounts, durations, marks
 from oarlock.display.jobs import stacks
 from oarlock.spec import jobs
 from oarlock.spec.input import quantities
-from oarlock.web.rendering import assets, texts
+from oarlock.web.rendering import assets, texts, times
 
 FOLDER = Path(__file__).parents[1] / "templates"
 MOST_CHARACTERS = 2000
@@ -43,6 +43,8 @@ class Templates:
         environment.globals["marks"] = marks.PHASES
         environment.filters |= {
             "age": durations.age,
+            "ago": times.ago,
+            "ahead": times.ahead,
             "amount": amounts.number,
             "amount_of": lambda value, resource: amounts.of_resource(resource, value),
             "rate": amounts.rate,
@@ -51,13 +53,16 @@ class Templates:
             "counted": amounts.counted,
             "cut": cut,
             "duration": durations.text,
+            "lasting": times.lasting,
             "log_text": log_text,
             "moment": moment,
             "query": query,
             "segment": lambda text: quote(text, safe=""),
             "stacks": stacks.groups,
             "short_id": jobs.short_id,
+            "since": times.since,
             "typed": texts.typed,
+            "within": times.within,
         }
 
     def render(self, template: str, /, **facts: Any) -> str:

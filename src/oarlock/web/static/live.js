@@ -51,6 +51,7 @@
       if (fresh) fresh.innerHTML = old.innerHTML;
       fresh?.setAttribute("data-loaded", "");
     }
+    oarlockTimes.write(page);
     main.dataset.refresh = page.dataset.refresh || "0";
     main.dataset.topics = page.dataset.topics ?? "*";
     oarlockPatch(main, page);
@@ -112,6 +113,7 @@
         tag = answer.ok ? answer.headers.get("ETag") || "" : "";
       }
       seen = Number(answer.headers.get("Oarlock-Seq") || seen);
+      oarlockTimes.hear(Number(answer.headers.get("Oarlock-Now")));
       if (told === wanted) told = 0;
       fetchedAt = currentAt = Date.now();
       tell("");

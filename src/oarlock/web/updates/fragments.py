@@ -2,7 +2,8 @@
 
 An update is nothing but 304 where the content has stayed the same: the page sends the mark of the content that it has,
 and the mark is a digest of the content, so it cannot be out of date. `Oarlock-Seq` is the last event that the content
-has; in a request it is the last one that the page was told of.
+has; in a request it is the last one that the page was told of. `Oarlock-Now` is the time on the server's clock. The
+content has no words for durations that go on: the page writes them (`rendering.times`).
 
 Equal readers share an update. Pages of one user do, and pages of all administrators where the address
 names no job, or names it by its id. An update is shared only with requests for events that it has: it was begun after
@@ -54,7 +55,7 @@ class Update(msgspec.Struct, frozen=True):
 
     def answer(self, visit: visits.Visit) -> responses.Response:
         """Return the answer to one page, without a body if the page has this content."""
-        headers = {"etag": self.mark, visits.SEQ: str(self.seq)}
+        headers = {"etag": self.mark, visits.SEQ: str(self.seq), visits.NOW: f"{visit.server.now:.1f}"}
         if visit.headers.get("if-none-match") == self.mark:
             return responses.Response(status_code=304, headers=headers)
         packed = compressing.taken(visit.headers.get("accept-encoding", ""))

@@ -11,8 +11,7 @@ REFRESH_S = 10
 
 async def show(visit: visits.Visit) -> routing.Filled:
     state = await visit.client.server_state()
-    now = (await visit.client.summaries(limit=1)).now
-    facts = {"server": visit.server, "state": state, "now": now, "topics": (), "refresh": REFRESH_S}
+    facts = {"server": visit.server, "state": state, "topics": (), "refresh": REFRESH_S}
     return routing.Filled(template="administration/server.html", facts=facts)
 
 

@@ -10,8 +10,7 @@ from oarlock.web.access import visits
 
 async def show(visit: visits.Visit) -> routing.Filled:
     found = await visit.client.sessions()
-    now = (await visit.client.summaries(limit=1)).now
-    return routing.Filled(template="administration/sessions.html", facts={"sessions": found[::-1], "now": now})
+    return routing.Filled(template="administration/sessions.html", facts={"sessions": found[::-1]})
 
 
 async def end(visit: visits.Visit) -> responses.Response:

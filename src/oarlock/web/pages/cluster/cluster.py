@@ -17,7 +17,7 @@ from oarlock.spec.access import users
 from oarlock.web import routing
 from oarlock.web.access import visits
 from oarlock.web.drawing import clustermap
-from oarlock.web.rendering import templating
+from oarlock.web.rendering import templating, times
 from oarlock.web.updates import topics
 
 SPANS = {"1h": 3600.0, "6h": 6 * 3600.0, "1d": 86_400.0, "7d": 7 * 86_400.0}
@@ -29,13 +29,15 @@ AHEAD = 0.5
 MOST_NODES = 200
 MOST_HELD = 5000
 TICKS = 6
+PARTS = 320
+"""Parts of the past's length by which the map moves on: one for each unit of its width."""
 
 
 async def show(visit: visits.Visit) -> routing.Filled:
     client = visit.client
     chosen = _chosen(visit)
     span = SPANS[chosen["span"]]
-    now = (await client.summaries(limit=1)).now
+    now = times.steady(visit.server.now, span / PARTS)
     nodes, queue, past, expected = await asyncio.gather(
         client.nodes(), client.queue(), client.history(since=now - span, limit=MOST_HELD), client.forecasts()
     )
@@ -62,7 +64,6 @@ async def show(visit: visits.Visit) -> routing.Filled:
             "jobs": _jobs(visit, queue, expected, drawn),
             "cut": past.cut,
             "computed": expected.computed,
-            "now": now,
             "topics": (topics.NODES, topics.QUEUE),
             "refresh": topics.refresh(visit.server.seq, expected) if queue else 0,
         },

@@ -58,7 +58,7 @@ class Last(msgspec.Struct, frozen=True):
 
 async def show(visit: visits.Visit) -> routing.Filled:
     found, missing = await _jobs(visit)
-    now = (await visit.client.summaries(limit=1)).now
+    now = visit.server.now
     by_job = await asyncio.gather(*(visit.client.metric_names(job.id) for job in found))
     names = _shared(by_job)
     text = visit.asked("q")
@@ -80,7 +80,6 @@ async def show(visit: visits.Visit) -> routing.Filled:
             ],
             "ids": ids,
             "missing": missing,
-            "now": now,
             "differences": differences(found),
             "table": [_row(name, told, best) for name in chosen_names[:MOST_ROWS]],
             "hidden_rows": max(0, len(chosen_names) - MOST_ROWS),

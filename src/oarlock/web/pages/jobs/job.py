@@ -27,7 +27,7 @@ from oarlock.web.access import visits
 from oarlock.web.drawing import colours, startaxis, timeline
 from oarlock.web.pages.jobs import jobs as listed
 from oarlock.web.pages.jobs import jobsections
-from oarlock.web.rendering import templating
+from oarlock.web.rendering import templating, times
 from oarlock.web.updates import topics
 
 ALL = "all"
@@ -37,7 +37,7 @@ RANK_LINES = 200
 async def show(visit: visits.Visit) -> routing.Filled:
     client = visit.client
     job = await client.job(visit.parameters["job"])
-    now = (await client.summaries(limit=1)).now
+    now = visit.server.now
     why, events = await asyncio.gather(client.why(job.id), client.events(job.id))
     short = summaries.of(job, now)
     drawn = timeline.draw(job, events, now)
@@ -52,9 +52,10 @@ async def show(visit: visits.Visit) -> routing.Filled:
             "job": job,
             "here": templating.job_path(job.id),
             "row": listed.row(short, now),
-            "now": now,
             "facts": progress.facts(short.reading) if short.reading is not None else [],
-            "cost": _cost(visit, short),
+            "cost": _cost(
+                visit, job.cost_at(times.steady(now)) if job.live is not None else job.cost, short.price_per_h
+            ),
             "actions": actions(job, short) if visit.may(users.Right.USER) else [],
             "key": secrets.token_hex(16),
             "command": summaries.command(job),
@@ -64,7 +65,7 @@ async def show(visit: visits.Visit) -> routing.Filled:
             "refusal": why.refusal,
             "bars": _bars(why.refusal),
             "holders": _holders(why),
-            "axis": startaxis.draw(why.forecast, why.ends, now),
+            "axis": startaxis.draw(why.forecast, why.ends, times.steady(now)),
             "remedies": _remedies(job, why) if visit.may(users.Right.USER) else [],
             "timeline": drawn,
             "verdicts": [attempt for attempt in job.attempts[::-1] if attempt.verdict is not None or attempt.stacks],
@@ -83,7 +84,6 @@ async def rank(visit: visits.Visit) -> routing.Filled:
     task = jobsections.task_of(job, visit.parameters["task"])
     if task is None or job.attempt is None:
         raise errors.NotFound(f"{job.name} has no such rank.", hint=f"Its ranks: oarlock show {job.name}")
-    now = (await visit.client.summaries(limit=1)).now
     slow = stragglers.find(job.attempt.tasks) if job.live is not None else None
     choice = requests.LogChoice(role=str(task.role), index=task.index, tail=RANK_LINES)
     return routing.Filled(
@@ -103,7 +103,6 @@ async def rank(visit: visits.Visit) -> routing.Filled:
                 if one.task == task.name
             ],
             "lines": await jobsections.lines(visit, job.id, choice),
-            "now": now,
             "topics": (topics.of_job(job.id),),
             "refresh": 5 if job.phase in phases.RUNNING else 0,
         },
@@ -180,12 +179,12 @@ def actions(job: jobs.Job, short: summaries.Summary) -> list[dict[str, Any]]:
     ]
 
 
-def _cost(visit: visits.Visit, job: summaries.Summary) -> str:
-    if not job.cost and not job.price_per_h:
+def _cost(visit: visits.Visit, cost: float, price_per_h: float) -> str:
+    if not cost and not price_per_h:
         return ""
     currency = visit.server.currency
-    hourly = f", {prices.amount_text(job.price_per_h, currency)} an hour" if job.price_per_h else ""
-    return prices.amount_text(job.cost, currency) + hourly
+    hourly = f", {prices.amount_text(price_per_h, currency)} an hour" if price_per_h else ""
+    return prices.amount_text(cost, currency) + hourly
 
 
 def _holders(why: bodies.Why) -> list[dict[str, Any]]:

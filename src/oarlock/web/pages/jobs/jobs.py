@@ -62,7 +62,7 @@ async def show(visit: visits.Visit) -> routing.Filled:
     return routing.Filled(
         template="jobs/jobs.html",
         facts={
-            "rows": [_listed(one, page.now) for one in page.items],
+            "rows": [_listed(one, page.now, words=not visit.fragment) for one in page.items],
             "total": sum(page.phases.get(phase, 0) + fresh.get(phase, 0) for phase in wanted),
             "fresh": sum(fresh.get(phase, 0) for phase in wanted),
             "seen": _newest(visit, page) if seen is None else seen,
@@ -170,16 +170,16 @@ def row(job: summaries.Summary, now: float) -> dict[str, Any]:
         "phase": jobcells.phase(job),
         "tasks": jobcells.tasks(job),
         "where": jobcells.where(job, now),
-        "age_s": now - job.created_at,
         "fraction": None if job.terminal or job.reading is None else job.reading.fraction,
     }
 
 
-def _listed(job: summaries.Summary, now: float) -> dict[str, Any]:
-    """Return the cells of a job's row in the list, with a key that holds all that they show."""
+def _listed(job: summaries.Summary, now: float, *, words: bool = True) -> dict[str, Any]:
+    """Return the cells of a job's row in the list, with a key that holds all that they show: ages only with `words`."""
     cells = row(job, now)
-    ages = durations.age(cells["age_s"]), durations.age(job.ran_s)
-    moving = msgspec.structs.replace(job, ran_s=0.0, cost=round(job.cost, 2))
+    ages = (durations.age(now - job.created_at), durations.age(job.ran_s)) if words else ()
+    ran_s = job.ran_s if job.running_from is None else 0.0
+    moving = msgspec.structs.replace(job, ran_s=ran_s, cost=round(job.cost, 2))
     loss = repr(job.reading.loss) if job.reading is not None else ""  # JSON has no NaN
     return {**cells, "key": (msgspec.json.encode(moving), cells["where"], loss, *ages)}
 
