@@ -92,7 +92,7 @@ async def test_equal_lines_of_ranks_are_one_row_although_they_come_one_after_the
     async with stills.serving(tmp_path, full=False) as still:
         rig = still.rig
         job = await rig.launch(await rig.submit("root", name="alike", roles={"worker": {"count": 3}}))
-        watched = await test_stills.opened(chromium, still)
+        watched = await test_stills.opened(chromium, still, moving=True)
         page, apart = await watched.page("/jobs/alike/log"), await watched.page("/jobs/alike/log?apart=yes")
         sizes, said = [0, 0, 0], 0
 

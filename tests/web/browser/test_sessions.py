@@ -65,7 +65,7 @@ async def test_every_page_says_that_the_session_has_ended(browser: conftest.Watc
 
 async def test_a_session_is_ended_and_a_token_is_made_and_revoked(chromium: Browser, tmp_path: Path) -> None:
     async with stills.serving(tmp_path, full=False) as still, still.rig.browser("root") as other:
-        watched = await test_stills.opened(chromium, still)
+        watched = await test_stills.opened(chromium, still, moving=True)
         page = await watched.page("/sessions")
         assert (await other.get("/jobs")).status_code == 200
         rows = page.locator("tbody tr")

@@ -30,11 +30,13 @@ VARYING = (
 )
 
 
-async def opened(chromium: Browser, still: stills.Still) -> conftest.Watched:
+async def opened(chromium: Browser, still: stills.Still, *, moving: bool = False) -> conftest.Watched:
+    """Open a context of the browser, whose clock stands still as the server's does, unless `moving`."""
     context = await chromium.new_context(
         viewport={"width": 1280, "height": 800}, timezone_id="UTC", locale="en-GB", color_scheme="light"
     )
-    await context.clock.set_fixed_time(still.rig.clock.now)  # ages stand still
+    if not moving:
+        await context.clock.set_fixed_time(still.rig.clock.now)
     await context.add_cookies(still.cookies)
     watched = conftest.Watched(context, still.url)
     watched.lost = True  # one of the pages is not there
