@@ -20,6 +20,7 @@ from torch import distributed, nn
 
 from oarlock import train
 from oarlock.train import errors
+from oarlock.train.compression import dgc
 from oarlock.train.servers import addresses
 from oarlock.train.servers.workers import remotes
 from oarlock.train.sharing import segments
@@ -451,3 +452,20 @@ def test_a_compression_s_state_that_nothing_takes_is_told(capsys: pytest.Capture
 def test_an_unknown_name_is_refused() -> None:
     with pytest.raises(errors.StateError, match="not one of auto, allreduce"):
         choices.choose("automatic", None, {})
+
+
+def test_one_that_is_alone_applies_the_momentum_of_an_inherited_state_once() -> None:
+    """A bound of the norm lets the compression follow the backward passes before it inherits."""
+    model = nn.Linear(2, 2, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    settings = dgc.DGC(clip_norm=1e6)
+    made = automatic.Automatic(
+        lambda kind: AllReduce() if kind == automatic.DENSE else dgc.DeepGradientCompression(settings), ("dgc",)
+    )
+    made.attach(model, optimizer)
+    made.keep_choice({"exchange": "dgc"})
+    kept = {"velocity": {"weight": torch.zeros(4)}, "residual": {"weight": torch.zeros(4)}}
+    assert made.inherit({"exchanges": 9, "owed": 0, **kept}, [{"exchanges": 9, "owed": 0, **kept}], 2)
+    told = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    (model.weight * told).sum().backward()
+    torch.testing.assert_close(model.weight.grad, told)

@@ -306,7 +306,7 @@ class Automatic(Strategy):
             return
         made = self._of(self._chosen)
         made.take_over(self._named, self._optimizer, self.figures)
-        if not isinstance(made, ParameterServers):
+        if not isinstance(made, ParameterServers) and self._passes is not None:  # alone, it may follow them by itself
             made.passes = self._passes
         made.outlives = self.outlives
         self._present, self._kind = made, self._chosen
