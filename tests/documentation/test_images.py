@@ -11,8 +11,6 @@ from oarlock.spec import roles
 
 FRAMEWORKS = blocks.ROOT / "deploy" / "images" / "frameworks"
 PAGE = (blocks.ROOT / "docs" / "images.md").read_text()
-CUDA = "torch-cuda"
-"""Its row would need a build of six gigabytes; the page says in words what it has."""
 
 
 def normal(package: str) -> str:
@@ -32,7 +30,7 @@ def row(image: str) -> dict[str, str]:
     return {normal(name): version for name, version in packages}
 
 
-@pytest.mark.parametrize("image", sorted(file.stem for file in FRAMEWORKS.glob("*.txt") if file.stem != CUDA))
+@pytest.mark.parametrize("image", sorted(file.stem for file in FRAMEWORKS.glob("*.txt")))
 def test_an_image_is_listed_with_the_versions_of_a_build(image: str) -> None:
     listed, versions = row(image), pinned()
     wanted = {normal(re.split("[=<>]", line)[0]) for line in (FRAMEWORKS / f"{image}.txt").read_text().split()}
