@@ -50,7 +50,7 @@ def push(
     """Push one gradient; return the version and the weights after it."""
     buffers = served.buffers()
     buffers[0].copy_(torch.as_tensor(gradient, dtype=torch.float64).expand(len(CURVATURES)))
-    version, _, _ = served.push(rank, shard.Push(base, buffers, frozenset(), [{"lr": lr}], number), buffers)
+    version, *_ = served.push(rank, shard.Push(base, buffers, frozenset(), [{"lr": lr}], number), buffers)
     return version, buffers[0]
 
 
