@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import pytest_asyncio
-from tests.web.browser import conftest, stills
+from tests.web.browser import conftest, stills, test_stills
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser, BrowserContext, Page
@@ -154,6 +154,67 @@ async def test_a_page_is_patched_to_what_was_fetched_and_keeps_what_is_equal(ope
         PATCHES[what],
     )
     assert found == [f'<p id="same">same</p><div>{PATCHES[what][1]}</div>', True, True]
+
+
+async def test_rows_that_change_places_keep_their_ticks_and_the_focus(opened: Open) -> None:
+    """A row whose place alone were patched would give the tick and the focus of one job to another."""
+    found = await opened.page.evaluate(
+        """() => {
+            const main = document.getElementById("content");
+            const rows = (names) => names.map((name) =>
+                `<tr id="row-${name}"><td><input type="checkbox"></td><th><a href="/${name}">${name}</a></th></tr>`);
+            const page = (...names) => `<main><table><tbody>${rows(names).join("")}</tbody></table></main>`;
+            const parsed = (text) => new DOMParser().parseFromString(text, "text/html").querySelector("main");
+            main.innerHTML = parsed(page("a", "b")).innerHTML;
+            main.querySelector("#row-a input").checked = true;
+            main.querySelector("#row-b a").focus();
+            return [["b", "a"], ["c", "a", "b"]].map((names) => {
+                oarlockPatch(main, parsed(page(...names)));
+                const ticked = [...main.querySelectorAll("tr:has(:checked)")].map((one) => one.id);
+                return [[...main.querySelectorAll("tr")].map((one) => one.id), ticked, document.activeElement.textContent];
+            });
+        }"""
+    )
+    assert found == [[["row-b", "row-a"], ["row-a"], "b"], [["row-c", "row-a", "row-b"], ["row-a"], "b"]]
+
+
+async def test_times_go_by_the_clock_of_the_server(chromium: Browser, still: dict[str, stills.Still]) -> None:
+    """The browser's clock is an hour ahead, and is set two hours back while the page is open."""
+    watched = await test_stills.opened(chromium, still["full"])
+    right = still["full"].rig.clock.now
+    await watched.context.clock.set_fixed_time(right + 3600)
+    page = await watched.page("/jobs")
+    one = Open(page)
+    told = await page.evaluate(
+        """async () => {
+            const text = await (await fetch(location.href)).text();
+            const page = new DOMParser().parseFromString(text, "text/html");
+            return [...page.querySelectorAll("main [data-form]")].map((one) => one.textContent);
+        }"""
+    )
+    shown = """() => {
+        const main = document.getElementById("content");
+        oarlockTimes.write(main);
+        return [...main.querySelectorAll("[data-form]")].map((one) => one.textContent);
+    }"""
+    assert await page.evaluate(shown) == told
+    await watched.context.clock.set_fixed_time(right - 3600)
+    assert await page.evaluate(shown) != told
+    await page.evaluate(
+        """() => {
+            const { write } = oarlockTimes;
+            oarlockTimes.write = (root) => {
+                write(root);
+                window.written = [...root.querySelectorAll("[data-form]")].map((one) => one.textContent);
+            };
+        }"""
+    )
+    await one.hear(0, 1, SHOWN)
+    await one.updated(1)
+    assert await page.evaluate("window.written") == told, "the update had the words of the clock that was set"
+    assert await page.evaluate(shown) == told
+    await watched.context.close()
+    assert watched.faults == []
 
 
 async def test_a_page_asks_again_at_once_when_its_network_is_back(chromium: Browser, tmp_path: Path) -> None:

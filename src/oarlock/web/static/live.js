@@ -108,12 +108,12 @@
       const answer = await ask();
       if (over) return;
       if (!answer.ok && answer.status >= 500) throw new Error(answer.statusText);
+      oarlockTimes.hear(Number(answer.headers.get("Oarlock-Now")));
       if (answer.status !== 304) {
         replace(await answer.text());
         tag = answer.ok ? answer.headers.get("ETag") || "" : "";
       }
       seen = Number(answer.headers.get("Oarlock-Seq") || seen);
-      oarlockTimes.hear(Number(answer.headers.get("Oarlock-Now")));
       if (told === wanted) told = 0;
       fetchedAt = currentAt = Date.now();
       tell("");
