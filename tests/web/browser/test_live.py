@@ -171,7 +171,8 @@ async def test_rows_that_change_places_keep_their_ticks_and_the_focus(opened: Op
             return [["b", "a"], ["c", "a", "b"]].map((names) => {
                 oarlockPatch(main, parsed(page(...names)));
                 const ticked = [...main.querySelectorAll("tr:has(:checked)")].map((one) => one.id);
-                return [[...main.querySelectorAll("tr")].map((one) => one.id), ticked, document.activeElement.textContent];
+                const rows = [...main.querySelectorAll("tr")].map((one) => one.id);
+                return [rows, ticked, document.activeElement.textContent];
             });
         }"""
     )
