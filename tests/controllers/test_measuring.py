@@ -5,13 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 from tests.controllers.plant import OfControllers, Phase, Plant, Server, machine
-from tests.lifecycle import script
 
 from oarlock.backends import fake
 from oarlock.controllers import measuring
-from oarlock.scheduler import gangs
 from oarlock.scheduler.speed import rates, samples
-from oarlock.spec import attempts, curves, events, jobs, roles
+from oarlock.spec import attempts, curves, events
 
 LONG = fake.Behaviour(at_barrier=True, lingers=True)
 TWO = "{grace: 1s, roles: {worker: {count: 2, min: 1, gpus: 1}}}"
@@ -146,65 +144,6 @@ async def test_reports_that_do_not_agree_or_do_not_tell_all_are_passed_over() ->
     assert await rig.curve(job_id) is None
 
 
-def running(text: str, *, ranks: int, local: int | None, accumulate: int = 1, **more: object) -> jobs.Job:
-    """A job of one node whose every task has reported the same."""
-    job = script.new_job(text)
-    told = attempts.Progress(
-        step=10, at=5.0, total_steps=110, step_s=2.0, sync_s=0.5, ranks=ranks, local=local, accumulate=accumulate
-    )
-    claims = script.places(job, 1)
-    tasks = tuple(
-        attempts.Task(role=roles.RoleName(claim.role), index=claim.index, node=f"n{claim.index % 2}", progress=told)
-        for claim in claims
-    )
-    live = attempts.Attempt(number=1, started_at=0.0, processing_at=1.0, tasks=tasks)
-    return msgspec.structs.replace(job, attempts=(live,), **more)
-
-
-@pytest.mark.parametrize(
-    ("text", "ranks", "local", "shape"),
-    [
-        ("{roles: {worker: {count: 4, gpus: 1}}}", 4, 32, (2, 4, 32)),
-        ("{roles: {worker: {count: 2, gpus: 4, nproc: 4}}}", 8, 32, (2, 8, 32)),
-        ("{roles: {worker: {count: 2, gpus: 4}}}", 2, 32, (2, 8, 8)),  # a process drives four
-        ("{roles: {worker: {gpus: 4}}}", 4, 32, (1, 4, 32)),  # torchrun inside of it
-        ("{roles: {worker: {count: 3}}}", 3, 16, (2, 3, 16)),
-        ("{roles: {worker: {count: 2, gpus: 0.5}}}", 2, 16, (2, 2, 16)),
-        ("{roles: {chief: {gpus: 1}, worker: {count: 2, gpus: 1}}}", 3, None, (2, 3, 0)),
-    ],
-)
-def test_a_device_is_a_process_of_the_model(
-    text: str, ranks: int, local: int | None, shape: tuple[int, int, int]
-) -> None:
-    seen = samples.seen(running(text, ranks=ranks, local=local))
-    assert seen is not None
-    assert (seen.sample.nodes, seen.sample.devices, seen.sample.local) == shape
-
-
-def test_parameter_servers_have_a_model_of_their_own() -> None:
-    job = running("{framework: tensorflow, roles: {worker: {count: 2}, ps: {count: 2}}}", ranks=1, local=8)
-    seen = samples.seen(job)
-    assert seen is not None
-    assert (seen.sample.servers, seen.sample.devices) == (2, 2)
-    found = samples.curve(job, seen, [seen.sample], [])
-    assert isinstance(found.model, curves.Servers)
-    assert found.left == 100, "steps"
-
-
-def test_speed_is_counted_as_the_curve_counts() -> None:
-    """Parts of a step but the last do not wait; beyond the initial batch size an example is worth less."""
-    text = "{batch: {size: 64, max: 256}, roles: {worker: {count: 2, gpus: 1}}}"
-    known = curves.Curve(model=curves.Allreduce(compute_s=1, compute_per_example_s=0, noise=64.0))
-    job = running(text, ranks=2, local=32, accumulate=2, curve=known)
-    worth = (64 + 64) / (64 + 128)
-    assert samples.speed(job) == pytest.approx(128 / (2.0 + 1.5) * worth)
-    assert gangs.running(job, ()).speed == samples.speed(job)
-    assert samples.speed(running("{}", ranks=1, local=32)) == pytest.approx(32 / 2.0)
-    seen = samples.seen(job)
-    assert seen is not None
-    assert samples.curve(job, seen, [seen.sample], []).left == pytest.approx(100 * 128 * worth)
-
-
 async def test_some_of_many_jobs_are_looked_at_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measuring, "READ_AT_MOST", 2)
     rig = Rig()
@@ -236,32 +175,3 @@ async def test_each_type_of_gpu_has_a_curve_of_its_own() -> None:
     slow, quick = (rates.rate(found, None, rates.Shape(1, 2, gpu_type=name)) for name in ("t4", "a100"))
     assert quick / slow == pytest.approx(4, rel=0.1)
     assert rates.rate(found, None, rates.Shape(1, 2)) == pytest.approx(quick), "no type named: the last one"
-
-
-def test_a_gang_on_several_types_is_measured_as_such() -> None:
-    job = running("{roles: {worker: {count: 2, gpus: 1, mixed: true}}}", ranks=2, local=32)
-    live = job.live
-    assert live is not None
-    named = zip(live.tasks, ("v100", "t4"), strict=True)
-    tasks = tuple(
-        msgspec.structs.replace(task, progress=msgspec.structs.replace(task.progress, gpu_type=name))
-        for task, name in named
-    )
-    seen = samples.seen(msgspec.structs.replace(job, attempts=(msgspec.structs.replace(live, tasks=tasks),)))
-    assert seen is not None
-    assert seen.sample.gpu_type == "t4+v100"
-
-
-def test_the_cost_of_a_restart_is_the_time_of_the_last_start() -> None:
-    job = running("{roles: {worker: {count: 2, gpus: 1}}}", ranks=2, local=32)
-    live = job.live
-    assert live is not None
-    assert gangs.gang(job).restart_s is None, "none of its processes has told of a step"
-    told = msgspec.structs.replace(live.tasks[0].progress, at=42.0)
-    later = msgspec.structs.replace(told, at=50.0)
-    tasks = tuple(
-        msgspec.structs.replace(task, first_progress=first)
-        for task, first in zip(live.tasks, (later, told), strict=True)
-    )
-    started = msgspec.structs.replace(job, attempts=(msgspec.structs.replace(live, tasks=tasks),))
-    assert gangs.gang(started).restart_s == 42.0

@@ -7,12 +7,11 @@ import math
 import pathlib
 import random
 
-import msgspec
 import pytest
 from tests import needs
 
-from oarlock.scheduler.speed import convergence, fitting, rates, samples
-from oarlock.spec import curves, jobfile, jobs
+from oarlock.scheduler.speed import fitting, rates
+from oarlock.spec import curves
 
 TRUTH = curves.Allreduce(
     compute_s=0.02,
@@ -154,65 +153,6 @@ def test_least_squares_that_may_not_be_negative() -> None:
         for j in range(4):  # where it stands no direction that is allowed leads down
             slope = sum(row[j] * rest for row, rest in zip(rows, left, strict=True))
             assert slope == pytest.approx(0, abs=1e-6) if x[j] > 0 else slope <= 1e-6
-
-
-LOSS = curves.Convergence(b0=0.002, b1=0.4, b2=0.3)
-
-
-def noisy_losses(until: int, every: int = 10) -> list[tuple[float, float]]:
-    draw = random.Random(11)
-    return [(k, convergence.loss(LOSS, k) * math.exp(draw.gauss(0, 0.05))) for k in range(0, until, every)]
-
-
-def test_the_way_down_is_foretold_better_the_more_of_it_was_seen() -> None:
-    true = convergence.steps_to(LOSS, 0, 0.5)
-    assert true == pytest.approx((1 / 0.2 - 0.4) / 0.002)
-    errors = []
-    for until in (400, 1000, 2000):
-        model = convergence.fitted(noisy_losses(until))
-        assert model is not None
-        total = convergence.steps_to(model, 0, 0.5)
-        errors.append(math.inf if total is None else abs(total / true - 1))
-    assert errors[-1] < 0.1
-    assert errors[-1] <= errors[0]
-
-
-def test_a_loss_that_does_not_come_down_foretells_nothing() -> None:
-    assert convergence.fitted([(k, 1.0) for k in range(100)]) is None
-    assert convergence.fitted([(k, 1.0 + k) for k in range(100)]) is None
-    assert convergence.fitted([(0, 3.0), (1, 2.0)]) is None
-    assert convergence.fitted([(k, math.nan) for k in range(100)]) is None
-
-
-def test_steps_left_until_an_epoch_brings_little() -> None:
-    left = convergence.steps_left(LOSS, 100, epoch=50, drop=0.01)
-    at = 100 + left
-    assert convergence.loss(LOSS, at) - convergence.loss(LOSS, at + 50) == pytest.approx(0.01)
-    assert convergence.steps_left(LOSS, at + 1, epoch=50, drop=0.01) == 0
-    assert convergence.steps_to(LOSS, 0, 0.3) is None  # its floor
-
-
-def test_it_is_over_when_the_loss_has_come_down() -> None:
-    at = 100 + convergence.to_go(LOSS, 100)
-    floor, first = LOSS.b2, convergence.loss(LOSS, 0)
-    assert convergence.loss(LOSS, at) - floor == pytest.approx(convergence.SETTLED * (first - floor))
-    assert convergence.to_go(LOSS, at + 1) == 0
-    assert convergence.to_go(curves.Convergence(b0=0.0, b1=1.0, b2=0.0), 5) == 0
-
-
-def test_the_remaining_work_comes_from_the_job_else_from_its_loss() -> None:
-    """Optimus needs it of every job, and many scripts do not know how many steps they will make."""
-    sample = measured(TRUTH, 1, 2, 32)
-    job = jobs.Job(id="j", name="j", owner="o", spec=jobfile.JobSpec(command="python train.py"), created_at=0.0)
-    says = samples.Seen(at=1.0, sample=sample, total=64, parts=1, step=1000, steps_left=10)
-    silent = msgspec.structs.replace(says, steps_left=None)
-    losses = noisy_losses(1000)
-    told = samples.curve(job, says, [sample], losses)
-    assert told.left == 10 * 64
-    foretold = samples.curve(job, silent, [sample], losses)
-    assert foretold.convergence is not None
-    assert foretold.left == pytest.approx(convergence.to_go(foretold.convergence, 1000) * 64)
-    assert samples.curve(job, silent, [sample], []).left is None
 
 
 def traces() -> dict[str, list[curves.Sample]]:
