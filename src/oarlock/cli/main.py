@@ -122,6 +122,7 @@ def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> N
 
 
 def _completion(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    """Carry out an option that is not eager: with `--help` beside it, help is printed and nothing else is done."""
     if value and not ctx.resilient_parsing:
         from oarlock.cli import completion
 
@@ -145,7 +146,6 @@ def _completion(ctx: click.Context, param: click.Parameter, value: bool) -> None
 @click.option(
     "--install-completion",
     is_flag=True,
-    is_eager=True,
     expose_value=False,
     callback=_completion,
     help="Install completion of commands, options and jobs for this shell.",
@@ -153,7 +153,6 @@ def _completion(ctx: click.Context, param: click.Parameter, value: bool) -> None
 @click.option(
     "--show-completion",
     is_flag=True,
-    is_eager=True,
     expose_value=False,
     callback=_completion,
     help="Print the completion script.",
