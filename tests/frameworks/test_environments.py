@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -90,7 +91,10 @@ def test_torch_gives_the_variables_of_torchrun(tmp_path: Path) -> None:
 def test_pet_variables_alone_drive_torchrun(tmp_path: Path) -> None:
     """A command that is torchrun itself takes its shape from what the task was told."""
     one = job("torch", {"worker": jobfile.Role(nproc=1)})
-    env = told(one, "worker", 0)[0] | {"PET_MASTER_ADDR": "127.0.0.1", "PET_NPROC_PER_NODE": "2"}
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        free = str(listener.getsockname()[1])
+    here = {"PET_MASTER_ADDR": "127.0.0.1", "PET_MASTER_PORT": free, "PET_NPROC_PER_NODE": "2"}
+    env = told(one, "worker", 0)[0] | here
     env["TORCHELASTIC_ERROR_FILE"] = str(tmp_path / "error.json")
     script = tmp_path / "rank.py"
     script.write_text("import os, sys; sys.stdout.write(os.environ['RANK'] + '/' + os.environ['WORLD_SIZE'] + '\\n')")
