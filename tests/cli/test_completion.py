@@ -57,7 +57,9 @@ def test_it_is_installed_once_for_each_shell(shell: str, tmp_path: Path) -> None
         subprocess.run(["bash", "-n", str(tmp_path / ".oarlock-completion.bash")], check=True)
 
 
-@pytest.mark.parametrize("words", ["--install-completion --help", "-h --install-completion", "--help --show-completion"])
+@pytest.mark.parametrize(
+    "words", ["--install-completion --help", "-h --install-completion", "--help --show-completion"]
+)
 def test_beside_help_nothing_is_installed(words: str, tmp_path: Path) -> None:
     done = typed.run(*words.split(), env={"SHELL": "/bin/bash", "HOME": str(tmp_path)})
     assert (done.returncode, done.stderr) == (0, "")
