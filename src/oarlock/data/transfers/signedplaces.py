@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 from urllib.parse import quote
@@ -27,8 +27,12 @@ if TYPE_CHECKING:
 PART_BYTES = 256 << 20
 """A larger file is sent in parts of this size. S3 takes 10,000 of them."""
 BLOCK_BYTES = 1 << 20
-TRIES = 5
-PAUSE_S = 1.0
+PATIENCE_S = 300.0
+"""A store that takes or gives no further byte of a file for so long counts as dead."""
+ANSWER_S = 120.0
+"""The longest silence within one request. A slow store answers late, once it has written all of a part."""
+CONNECT_S = 15.0
+PAUSE_FIRST_S, PAUSE_MOST_S = 0.5, 15.0
 _LASTING = frozenset({400, 401, 403, 405, 411, 413})
 
 
@@ -56,13 +60,23 @@ class Blocks:
 class SignedPlace:
     """The place of the task's checkpoints. Paths are the keys: JOB/NAME/FILE. Threads may share it."""
 
-    def __init__(self, task: str | None, sleep: Callable[[float], object] = time.sleep) -> None:
+    def __init__(
+        self,
+        task: str | None,
+        sleep: Callable[[float], object] = time.sleep,
+        monotonic: Callable[[], float] = time.monotonic,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
         import httpx
 
         self._server = serverplaces.ServerPlace(schemes.SIGNED, task, sleep)
-        self._sleep = sleep
+        self._sleep, self._monotonic = sleep, monotonic
         # No connection is kept: the process ends soon, and the store may be slow to take the next file.
-        self._http = httpx.Client(timeout=60.0, limits=httpx.Limits(max_keepalive_connections=0))
+        self._http = httpx.Client(
+            timeout=httpx.Timeout(ANSWER_S, connect=CONNECT_S),
+            limits=httpx.Limits(max_keepalive_connections=0),
+            transport=transport,
+        )
 
     def invalidate_cache(self) -> None:
         """Do nothing: nothing is remembered."""
@@ -81,17 +95,16 @@ class SignedPlace:
         return {"name": path, "type": "directory", "size": 0}
 
     def cat_file(self, path: str) -> bytes:
-        with self._got(path) as answer:
-            return answer.read()
+        return b"".join(self._read(path))
 
     @contextlib.contextmanager
     def open(self, path: str, mode: str = "rb", **_: object) -> Iterator[Blocks]:
-        with self._got(path) as answer:
-            yield Blocks(answer.iter_raw(BLOCK_BYTES))
+        with contextlib.closing(self._read(path)) as blocks:
+            yield Blocks(blocks)
 
     def get_file(self, path: str, target: str, callback: Any) -> None:
-        with self._got(path) as answer, Path(target).open("wb") as file:
-            for block in answer.iter_raw(BLOCK_BYTES):
+        with contextlib.closing(self._read(path)) as blocks, Path(target).open("wb") as file:
+            for block in blocks:
                 file.write(block)
                 callback.relative_update(len(block))
 
@@ -125,13 +138,34 @@ class SignedPlace:
         raw = self._server.ask("POST", f"/checkpoints/objects{route}", msgspec.json.encode(body))
         return msgspec.json.decode(raw, type=dict[str, Any])
 
-    @contextlib.contextmanager
-    def _got(self, path: str) -> Iterator[httpx.Response]:
-        with self._tried({"key": path, "use": "read"}, "GET") as answer:
-            yield answer
+    def _read(self, path: str) -> Generator[bytes, None, None]:
+        """Yield the content. An answer that breaks off is gone on with behind the bytes that have come."""
+        import httpx
+
+        came, version, patience = 0, "", _Patience(self._monotonic)
+        while True:
+            headers = {"Range": f"bytes={came}-"} if came else {}
+            headers |= {"If-Match": version} if came and version else {}
+            with self._tried({"key": path, "use": "read"}, "GET", None, headers, patience) as answer:
+                version, passed = answer.headers.get("etag", ""), came if answer.status_code != 206 else 0
+                try:
+                    for block in answer.iter_raw():
+                        new = block[passed:]
+                        passed -= len(block) - len(new)
+                        came += len(new)
+                        if new:
+                            patience.moved(came)
+                            yield new
+                    return
+                except httpx.TransportError as error:
+                    why = type(error).__name__
+            if patience.is_over:
+                raise _dead("GET", path, why, patience)
+            self._sleep(patience.pause_s())
 
     def _put(self, wanted: dict[str, Any], file: BinaryIO, start: int, length: int) -> str:
         """Send a part of the file; return the store's ETag."""
+        patience = _Patience(self._monotonic)
 
         def blocks() -> Iterator[bytes]:
             file.seek(start)
@@ -140,10 +174,11 @@ class SignedPlace:
                 block = file.read(min(BLOCK_BYTES, left))
                 if not block:
                     raise errors.Unavailable(f"{wanted['key']} became shorter", hint="a newer checkpoint is stored")
-                left -= len(block)
                 yield block
+                left -= len(block)
+                patience.moved(length - left)
 
-        with self._tried(wanted, "PUT", blocks, {"Content-Length": str(length)}) as answer:
+        with self._tried(wanted, "PUT", blocks, {"Content-Length": str(length)}, patience) as answer:
             return str(answer.headers.get("etag", ""))
 
     @contextlib.contextmanager
@@ -151,12 +186,13 @@ class SignedPlace:
         self,
         wanted: dict[str, Any],
         method: str,
-        content: Callable[[], Iterator[bytes]] | None = None,
-        headers: dict[str, str] | None = None,
+        content: Callable[[], Iterator[bytes]] | None,
+        headers: dict[str, str],
+        patience: _Patience,
     ) -> Iterator[httpx.Response]:
         """Send the request until the store takes it, each time with a URL of its own. No message names the URL."""
         with contextlib.ExitStack() as stack:
-            yield self._answered(stack, wanted, method, content, headers or {})
+            yield self._answered(stack, wanted, method, content, headers, patience)
 
     def _answered(
         self,
@@ -165,11 +201,11 @@ class SignedPlace:
         method: str,
         content: Callable[[], Iterator[bytes]] | None,
         headers: dict[str, str],
+        patience: _Patience,
     ) -> httpx.Response:
         import httpx
 
-        why = ""
-        for left in reversed(range(TRIES)):
+        while True:
             url = self._ask("/url", wanted)["url"]
             said = {"Accept-Encoding": "identity", **headers}
             try:
@@ -182,13 +218,43 @@ class SignedPlace:
                     return answer
                 if answer.status_code == 404:
                     raise FileNotFoundError(wanted["key"])
+                if answer.status_code == 412:
+                    raise errors.Unavailable(f"{wanted['key']} changed while it was read", hint="read it again")
                 why, lasting = f"status {answer.status_code}", answer.status_code in _LASTING
                 stack.close()
-            if lasting:
-                break
-            if left:
-                self._sleep(PAUSE_S)
-        raise errors.Unavailable(
-            f"the object store of the checkpoints does not take {method} {wanted['key']}: {why}",
-            hint="pods have to reach the store at the address by which the server knows it (docs/kubernetes.md)",
-        )
+            if lasting or patience.is_over:
+                raise _dead(method, wanted["key"], why, patience)
+            self._sleep(patience.pause_s())
+
+
+class _Patience:
+    """The time for one file or part. It begins anew with each byte further than any before."""
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._since, self._furthest, self._pauses = monotonic(), 0, 0
+
+    def moved(self, place: int) -> None:
+        if place > self._furthest:
+            self._since, self._furthest, self._pauses = self._monotonic(), place, 0
+
+    @property
+    def waited_s(self) -> float:
+        return self._monotonic() - self._since
+
+    @property
+    def is_over(self) -> bool:
+        return self.waited_s >= PATIENCE_S
+
+    def pause_s(self) -> float:
+        """Return the pause before the next try: twice as long as the last one."""
+        self._pauses += 1
+        return min(PAUSE_MOST_S, PAUSE_FIRST_S * 2.0 ** min(self._pauses - 1, 10))
+
+
+def _dead(method: str, key: str, why: str, patience: _Patience) -> errors.Unavailable:
+    waited = f", and nothing of it has moved for {patience.waited_s:.0f} s" if patience.is_over else ""
+    return errors.Unavailable(
+        f"the object store of the checkpoints does not take {method} {key}: {why}{waited}",
+        hint="pods have to reach the store at the address by which the server knows it (docs/kubernetes.md)",
+    )
