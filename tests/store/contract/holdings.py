@@ -69,6 +69,39 @@ class Holdings:
         await store.write(lambda t: t.hold([nouns.claim("j-2", cpus=2, memory=62 << 30)]))
         assert len(await store.read(lambda v: v.holdings())) == 3
 
+    async def test_a_transaction_counts_what_it_has_held_freed_and_changed(self, store: stores.Store) -> None:
+        await writing.add(store, "j-1", "j-2")
+        await store.write(lambda t: t.put_node(nouns.node(cpus=8)))
+
+        def held(t: stores.Transaction) -> None:
+            t.hold([nouns.claim("j-1", cpus=5)])
+            t.hold([nouns.claim("j-2", cpus=4)])
+
+        def shared(t: stores.Transaction) -> None:
+            t.hold([nouns.share("j-1", milli=600)])
+            t.hold([nouns.share("j-2", milli=401)])
+
+        def freed(t: stores.Transaction) -> None:
+            t.hold([nouns.claim("j-1", cpus=5)])
+            t.release("j-1", 1)
+            t.hold([nouns.claim("j-2", cpus=8)])
+
+        def shrunk(t: stores.Transaction) -> None:
+            t.release("j-2", 1)
+            t.hold([nouns.claim("j-1", cpus=1)])
+            (node,) = t.nodes()
+            t.put_node(replace(node, capacity=replace(node.capacity, cpus_milli=4000)))
+            t.hold([nouns.claim("j-2", cpus=4)])
+
+        with pytest.raises(errors.AlreadyHeld, match="3000 cpus_milli left of 8000, 4000 are asked for"):
+            await store.write(held)
+        with pytest.raises(errors.AlreadyHeld, match="400 thousandths of device 0 of node n1 are left"):
+            await store.write(shared)
+        await store.write(freed)
+        with pytest.raises(errors.AlreadyHeld, match="3000 cpus_milli left of 4000, 4000 are asked for"):
+            await store.write(shrunk)
+        assert [claim.job for claim in await store.read(lambda v: v.holdings())] == ["j-2"]
+
     async def test_shares_of_a_device_are_no_more_than_the_device(self, store: stores.Store) -> None:
         await writing.add(store, "j-1", "j-2", "j-3")
         await store.write(lambda t: (t.put_node(nouns.node()), t.put_node(nouns.node("n2"))))

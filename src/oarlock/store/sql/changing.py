@@ -39,6 +39,29 @@ _ACTIVE_OF_NAME = sa.select(schema.jobs.c.id).where(
     schema.jobs.c.owner == sa.bindparam("owner"), schema.jobs.c.name == sa.bindparam("name"), sa.text("active")
 )
 _INSERT_RECORDS = sa.insert(schema.records)
+_INSERT_HOLDINGS = sa.insert(schema.holdings)
+_INSERT_SLOTS = sa.insert(schema.slots)
+_NAMES: sa.BindParameter[Any] = sa.bindparam("names", expanding=True)
+_LOCK_NODES = (
+    sa.select(schema.nodes.c.body)
+    .where(schema.nodes.c.name.in_(_NAMES))
+    .order_by(schema.nodes.c.name)
+    .with_for_update()
+)
+_USED = (
+    sa.select(
+        schema.holdings.c.node,
+        sa.func.sum(schema.holdings.c.cpus_milli),
+        sa.func.sum(schema.holdings.c.memory_bytes),
+    )
+    .where(schema.holdings.c.node.in_(_NAMES))
+    .group_by(schema.holdings.c.node)
+)
+_SHARED = (
+    sa.select(schema.holdings.c.node, schema.holdings.c.device, sa.func.sum(schema.holdings.c.gpu_milli))
+    .where(schema.holdings.c.node.in_(_NAMES), schema.holdings.c.gpu_milli > 0)
+    .group_by(schema.holdings.c.node, schema.holdings.c.device)
+)
 _LOCK_LEADER = sa.select(schema.leader.c.holder, schema.leader.c.epoch, schema.leader.c.expires_at).with_for_update()
 _SET_LEADER = sa.update(schema.leader).values(
     holder=sa.bindparam("holder"), epoch=sa.bindparam("epoch"), expires_at=sa.bindparam("expires_at")
@@ -47,6 +70,26 @@ _SET_HEARTBEAT = sa.update(schema.heartbeat).values(beat_at=sa.bindparam("beat_a
 
 PROBED_REPEATS = 800
 """Times the 20 digits of the clock are written by a probe: 16 kB, as a job of some size."""
+
+
+class _Locked:
+    """The nodes that a transaction has read under its lock, and what is held on them, with its own holdings.
+
+    A transaction that launches two hundred jobs reads a node once. One that frees holdings or changes nodes reads anew.
+    """
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, Node] = {}
+        self.used: dict[str, Resources] = {}
+        self.shared: dict[tuple[str, int], int] = {}  # thousandths of each device that are held as shares
+
+    def add(self, claims: Sequence[Holding]) -> None:
+        for claim in claims:
+            amount = Resources(cpus_milli=claim.amount.cpus_milli, memory_bytes=claim.amount.memory_bytes)
+            self.used[claim.node] = self.used.get(claim.node, Resources()) + amount
+            if (share := rules.share_of(claim)) is not None:
+                device, milli = share
+                self.shared[claim.node, device] = self.shared.get((claim.node, device), 0) + milli
 
 
 class SqlTransaction(reading.SqlView):
@@ -59,6 +102,7 @@ class SqlTransaction(reading.SqlView):
         self.doomed: Exception | None = None  # a constraint broke in the middle: nothing of this may be kept
         self._unwritten: list[dict[str, Any]] = []
         self._known: dict[str, Job] = {}  # as they are in this transaction
+        self._locked = _Locked()
 
     def finish(self) -> None:
         """Write the pending rows. Raises the error that doomed the transaction."""
@@ -210,20 +254,21 @@ class SqlTransaction(reading.SqlView):
         for job_id in sorted({claim.job for claim in claims}):
             if self.job(job_id) is None:
                 raise rules.unknown_job(job_id)
-        known = self._lock_nodes(sorted({claim.node for claim in claims}))
-        rules.check_claims(claims, known, self._used(sorted(known)), self._taken(claims), self._shared(sorted(known)))
-        keys = set()
+        locked = self._lock_nodes({claim.node for claim in claims})
+        rules.check_claims(claims, locked.nodes, locked.used, self._taken(claims), locked.shared)
+        keys = {_key(claim) for job_id in {claim.job for claim in claims} for claim in self.holdings(job_id)}
         for claim in claims:
-            key = (claim.job, claim.attempt, claim.role, claim.index, claim.node)
-            if key in keys or self._claims(claim):
+            if _key(claim) in keys:
                 raise rules.claimed(claim)
-            keys.add(key)
+            keys.add(_key(claim))
         twice = errors.AlreadyHeld("one of these places has a holder", hint="Look at the holdings and plan anew.")
-        self._insert(sa.insert(schema.holdings), [_claim(claim) for claim in claims], twice)
-        self._insert(sa.insert(schema.slots), [slot for claim in claims for slot in _slots(claim)], twice)
+        self._insert(_INSERT_HOLDINGS, [_claim(claim) for claim in claims], twice)
+        self._insert(_INSERT_SLOTS, [slot for claim in claims for slot in _slots(claim)], twice)
+        locked.add(claims)
 
     def release(self, job: str, attempt: int, tasks: Collection[str] | None = None) -> list[Holding]:
         freed = [claim for claim in self.holdings(job) if rules.is_of(claim, attempt, tasks)]
+        self._locked = _Locked()
         if tasks is not None:
             for claim in freed:
                 self._free(claim)
@@ -249,33 +294,19 @@ class SqlTransaction(reading.SqlView):
         if self._connection.execute(there).first() is None:
             self._connection.execute(sa.insert(schema.usage), msgspec.structs.asdict(usage))
 
-    def _lock_nodes(self, names: Sequence[str]) -> dict[str, Node]:
-        known = {}
-        for some in _by_many(names):
-            rows = sa.select(schema.nodes.c.body).where(schema.nodes.c.name.in_(some)).order_by(schema.nodes.c.name)
-            for node in self._all(rows.with_for_update(), Node):
-                known[node.name] = node
-        return known
-
-    def _used(self, names: Sequence[str]) -> dict[str, Resources]:
-        held = schema.holdings.c
-        used = {}
-        for some in _by_many(names):
-            sums = sa.select(held.node, sa.func.sum(held.cpus_milli), sa.func.sum(held.memory_bytes))
-            for name, cpus, memory in self._connection.execute(sums.where(held.node.in_(some)).group_by(held.node)):
-                used[name] = Resources(cpus_milli=int(cpus), memory_bytes=int(memory))
-        return used
-
-    def _shared(self, names: Sequence[str]) -> dict[tuple[str, int], int]:
-        """Return the thousandths of each device that are held as shares."""
-        held = schema.holdings.c
-        shared = {}
-        for some in _by_many(names):
-            sums = sa.select(held.node, held.device, sa.func.sum(held.gpu_milli))
-            of_shares = sums.where(held.node.in_(some), held.gpu_milli > 0).group_by(held.node, held.device)
-            for name, device, milli in self._connection.execute(of_shares):
-                shared[name, device] = int(milli)
-        return shared
+    def _lock_nodes(self, names: Collection[str]) -> _Locked:
+        """Read the nodes that this transaction has not read yet, and what is held on them."""
+        locked = self._locked
+        for some in _by_many(sorted(name for name in names if name not in locked.nodes)):
+            wanted = {"names": list(some)}
+            for body in self._connection.execute(_LOCK_NODES, wanted).scalars():
+                node = reading.decode(body, Node)
+                locked.nodes[node.name] = node
+            for name, cpus, memory in self._connection.execute(_USED, wanted):
+                locked.used[name] = Resources(cpus_milli=int(cpus), memory_bytes=int(memory))
+            for name, device, milli in self._connection.execute(_SHARED, wanted):
+                locked.shared[name, device] = int(milli)
+        return locked
 
     def _taken(self, claims: Sequence[Holding]) -> dict[tuple[str, str, int], str]:
         """Return the holders between the least and the greatest number that is asked for of each kind."""
@@ -296,26 +327,17 @@ class SqlTransaction(reading.SqlView):
                 taken[row.node, row.kind, row.number] = row.job
         return taken
 
-    def _claims(self, claim: Holding) -> bool:
-        held = schema.holdings.c
-        same = sa.select(held.node).where(
-            held.job == claim.job,
-            held.attempt == claim.attempt,
-            held.role == claim.role,
-            held.place == claim.index,
-            held.node == claim.node,
-        )
-        return self._connection.execute(same).first() is not None
-
     # -- the rest ---------------------------------------------------------------------------------------------------
 
     def tell(self, kind: str, names: Collection[str], *, at: float) -> None:
         self._note(None, [rules.of_cluster(kind, names)], at)
 
     def put_node(self, node: Node) -> Node:
+        self._locked = _Locked()
         return self._swap("node", schema.nodes, node)
 
     def remove_node(self, name: str) -> None:
+        self._locked = _Locked()
         held = sa.select(schema.holdings.c.job).where(schema.holdings.c.node == name)
         if (
             holder := self._connection.execute(held.order_by(*schema.holdings.primary_key).limit(1)).scalar()
@@ -410,6 +432,10 @@ class SqlTransaction(reading.SqlView):
     def _doom(self, why: errors.OarlockError) -> errors.OarlockError:
         self.doomed = why
         return why
+
+
+def _key(claim: Holding) -> tuple[str, int, str, int, str]:
+    return claim.job, claim.attempt, claim.role, claim.index, claim.node
 
 
 def _encode(noun: object) -> str:
