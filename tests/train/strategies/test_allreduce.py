@@ -310,3 +310,13 @@ def test_the_job_file_replaces_an_object_of_the_script(monkeypatch: pytest.Monke
     train.data_parallel(model, strategy=strategy)
     assert strategy.moments == []
     assert dataparallel.strategy_of(model).kind == "none"
+
+
+def test_groups_are_small_on_a_processor_and_large_on_a_gpu() -> None:
+    for device, most in (("cpu", 4 << 20), ("meta", 25 << 20)):  # any device that is not the processor
+        named = [(str(number), nn.Parameter(torch.empty(1 << 18, device=device))) for number in range(32)]  # 1 MB each
+        groups = buckets.sort(named, None, 2, unused=False)
+        sizes = [each.sent.numel() * each.sent.element_size() for each in groups]
+        assert sizes[0] == 1 << 20
+        assert max(sizes) == most
+        assert sum(sizes) == 32 << 20

@@ -47,7 +47,7 @@ class AllReduce(Strategy):
         self,
         *,
         unused_parameters: bool = False,
-        bucket_bytes: int = buckets.BUCKET_BYTES,
+        bucket_bytes: int | None = None,
         wire: torch.dtype | None = None,
     ) -> None:
         self._world = worlds.init()

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from torch import nn, optim
 
 from oarlock.train import errors
-from oarlock.train.strategies import buckets, choices
+from oarlock.train.strategies import choices
 from oarlock.train.strategies.strategy import Strategy
 
 _strategies: weakref.WeakKeyDictionary[nn.Module, Strategy] = weakref.WeakKeyDictionary()
@@ -22,7 +22,7 @@ def data_parallel(
     strategy: str | Strategy | None = None,
     compression: str | choices.Settings | None = None,
     unused_parameters: bool = False,
-    bucket_bytes: int = buckets.BUCKET_BYTES,
+    bucket_bytes: int | None = None,
 ) -> nn.Module:
     """Train `model` on all ranks' batches together. Returns the same model, with the chief's weights.
 
@@ -32,6 +32,9 @@ def data_parallel(
 
     Strategy `auto` never changes the result: it computes the update of dense synchronous training. Compression `auto`
     permits lossy ones, and uses the one that makes a step shortest.
+
+    Gradients travel in groups of at most `bucket_bytes`, as they become ready: None is 4 MB on a processor and 25 MB on
+    a GPU. A larger tensor is a group of its own.
 
     Give `unused_parameters=True` where some backward passes do not reach every parameter; without it that is an error
     which names them.
