@@ -20,6 +20,7 @@
     │   └── StaleEpoch      an earlier leader speaks
     ├── Impossible          no state of the cluster could run this       exit 1, HTTP 422
     └── Unavailable         not now: try again                           exit 1, HTTP 503
+        ├── GivenUp         no further try would help
         └── ServerNotFound
 
 Every error carries what happened and `hint`, the next step. `path` names the offending field (`roles.worker.gpus`).
@@ -133,6 +134,10 @@ class Impossible(OarlockError):
 
 class Unavailable(OarlockError):
     code, status = "unavailable", 503
+
+
+class GivenUp(Unavailable):
+    code = "given_up"
 
 
 class ServerNotFound(Unavailable):

@@ -9,11 +9,14 @@ import hashlib
 import json
 import os
 import sys
+import types
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.agent import rig as rigs
+
+from oarlock.agent.transfers import copies, helpercommand
 
 HELPER = """
 import json, os, shutil, sys, time
@@ -282,3 +285,25 @@ def test_two_tasks_of_one_machine_fetch_once(make_rig):
         each.finish()
         assert restored(each) == [str(shared.local / "attempt-1-round-1-step-9")]
     assert [said[0] for said in shared.said()] == ["fetch"]
+
+
+@pytest.mark.parametrize(("each_took_s", "runs"), [(1.0, copies.TRIES), (copies.SOON_S + 1.0, 1)])
+def test_a_helper_that_fails_soon_is_started_again(tmp_path, monkeypatch, each_took_s, runs):
+    """One that failed late has waited for the store itself: five such waits would hold the task for half an hour."""
+    now = [0.0]
+    ran: list[list[str]] = []
+
+    class Helper:
+        def run(self, arguments, *_):
+            ran.append(arguments)
+            now[0] += each_took_s
+            raise helpercommand.Failed("store_failed", "the bucket is on fire")
+
+    monkeypatch.setattr(copies, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(copies, "TRY_AGAIN_S", 0.0)
+    task = types.SimpleNamespace(report=str(tmp_path), nproc=1, checkpoint_copies={"to": "s3://b", "separate": True})
+    copying = copies.Copies(task, Helper(), None, types.SimpleNamespace(say=lambda _: None))
+    held = types.SimpleNamespace(place="/held", name="attempt-1-round-1-step-5")
+    with pytest.raises(helpercommand.Failed):
+        copying._store(held, "s3://b/attempt-1-round-1-step-5")
+    assert len(ran) == runs

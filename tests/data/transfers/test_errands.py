@@ -281,11 +281,8 @@ class TestFetchingFromTheWeb:
         assert errand("fetch", f"{url}/d/train%20set.csv?v=1", f"{work}/").result == str(work / "train set.csv")
         assert fetch.run(f"{url}/old", str(work / "b.csv")).read_bytes() == b"1,2\n"
 
-    def test_a_download_that_breaks_off_goes_on(
-        self, site: tuple[str, type[Site]], work: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_download_that_breaks_off_goes_on(self, site: tuple[str, type[Site]], work: Path) -> None:
         url, handler = site
-        monkeypatch.setattr(weblinks.time, "sleep", lambda _: None)
         page = os.urandom(1 << 20)
         handler.pages["/x"] = page
         handler.break_at = 700_000

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from oarlock.data.transfers import fetch, places, reporting
+from oarlock.data.transfers import fetch, patience, places, reporting
 from oarlock.spec import errors
 
 FILES = {"a.csv": "1,2\n", "deep/b.csv": "3,4,5\n"}
@@ -83,26 +83,20 @@ ITEM = places.Item("x", "bucket/x", 6, "v")
 
 
 @pytest.mark.parametrize("tells", [True, False])
-@pytest.mark.parametrize("failures", [0, fetch.TRIES - 1])
+@pytest.mark.parametrize("failures", [0, 10])
 def test_a_file_is_tried_again_and_its_bytes_are_counted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], failures: int, tells: bool
 ) -> None:
     meter = reporting.Meter("fetched", 1, 6)
     system = Remote(failures, b"abcdef", tells=tells)
-    fetch.copied(system, "s3://bucket", ITEM, tmp_path / "draft", meter)
+    fetch.copied(system, "s3://bucket", ITEM, tmp_path / "draft", meter, patience.Patience(sleep=lambda _: None))
     meter.done()
     assert (tmp_path / "draft").read_bytes() == b"abcdef"
     assert system.asked == failures + 1
     assert moved(capsys.readouterr().err)["bytes"] == 6
 
 
-def test_it_is_not_tried_for_ever(tmp_path: Path) -> None:
-    system = Remote(fetch.TRIES, b"abcdef")
-    with pytest.raises(errors.Unavailable, match="gone"):
-        fetch.copied(system, "s3://bucket", ITEM, tmp_path / "draft", reporting.Meter("fetched", 1, 6))
-    assert system.asked == fetch.TRIES
-
-
 def test_a_file_that_changed_meanwhile_is_refused(tmp_path: Path) -> None:
+    meter = reporting.Meter("fetched", 1, 6)
     with pytest.raises(errors.Unavailable, match="has 5 bytes instead of 6"):
-        fetch.copied(Remote(0, b"abcde"), "s3://bucket", ITEM, tmp_path / "draft", reporting.Meter("fetched", 1, 6))
+        fetch.copied(Remote(0, b"abcde"), "s3://bucket", ITEM, tmp_path / "draft", meter, patience.Patience())

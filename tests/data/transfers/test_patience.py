@@ -1,20 +1,23 @@
-"""A task's helper with an object store that is slow, breaks off, changes an object or is dead. The time is virtual."""
+"""A task's helper with a store that is slow, breaks off, changes an object or is dead. The time is virtual."""
 
 from __future__ import annotations
 
+import contextlib
+import errno
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
-from oarlock.data.transfers import serverplaces, signedplaces
+from oarlock.data.transfers import fetch, patience, places, reporting, serverplaces, signedplaces, upload, weblinks
 from oarlock.spec import errors
 
 KEY = "job/attempt-1-round-1-step-10/rank-0.pt"
 CONTENT = bytes(range(100))
 ETAG = '"one"'
-BLOCK_S = 0.7 * signedplaces.PATIENCE_S
+BLOCK_S = 0.7 * patience.PATIENCE_S
 
 
 class Clock:
@@ -118,7 +121,7 @@ def test_a_download_is_waited_for_as_long_as_bytes_come(clock: Clock) -> None:
     store = Store(clock, blocks=1, block_s=BLOCK_S)
     assert place(clock, store).cat_file(KEY) == CONTENT
     assert len(store.asked) == 10
-    assert clock.now > 6 * signedplaces.PATIENCE_S
+    assert clock.now > 6 * patience.PATIENCE_S
 
 
 def test_an_upload_is_waited_for_as_long_as_bytes_go(
@@ -129,7 +132,7 @@ def test_an_upload_is_waited_for_as_long_as_bytes_go(
     store, callback = Store(clock, blocks=1, block_s=BLOCK_S), Callback()
     place(clock, store).put_file(str(tmp_path / "file"), KEY, callback)
     assert (store.took, callback.bytes) == (CONTENT, len(CONTENT))
-    assert clock.now > 6 * signedplaces.PATIENCE_S
+    assert clock.now > 6 * patience.PATIENCE_S
 
 
 def test_a_download_that_breaks_off_goes_on_behind_its_bytes(clock: Clock, tmp_path: Path) -> None:
@@ -178,7 +181,7 @@ def test_a_dead_store_is_told_with_seconds_and_the_next_step(
     with pytest.raises(errors.Unavailable, match=r"GET .*Error, and nothing of it has moved for 3\d\d s") as raised:
         place(clock, store(clock)).cat_file(KEY)
     assert "docs/kubernetes.md" in (raised.value.hint or "")
-    assert signedplaces.PATIENCE_S <= clock.now <= signedplaces.PATIENCE_S + signedplaces.PAUSE_MOST_S
+    assert patience.PATIENCE_S <= clock.now <= patience.PATIENCE_S + patience.PAUSE_MOST_S
 
 
 def test_a_dead_store_is_asked_ever_more_seldom(clock: Clock, tmp_path: Path) -> None:
@@ -192,3 +195,139 @@ def test_a_dead_store_is_asked_ever_more_seldom(clock: Clock, tmp_path: Path) ->
     with pytest.raises(errors.Unavailable, match="PUT"):
         signedplaces.SignedPlace(None, sleep, clock.monotonic, Dead()).put_file(str(tmp_path / "file"), KEY, Callback())
     assert pauses[:7] == [0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 15.0]
+
+
+class Site:
+    """A web server's client whose answer breaks off behind a block of ten bytes. It knows ranges if `ranges`."""
+
+    def __init__(self, clock: Clock, *, ranges: bool = True, status: int = 200, block_s: float = BLOCK_S) -> None:
+        self.clock, self.ranges, self.status, self.block_s = clock, ranges, status, block_s
+        self.asked = 0
+
+    def __enter__(self) -> Site:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    @contextlib.contextmanager
+    def ask(self, _method: str, _url: str, headers: dict[str, str]) -> Iterator[httpx.Response]:
+        self.asked += 1
+        start = int(headers.get("Range", "bytes=0-")[6:-1]) if self.ranges else 0
+        body = Breaking(CONTENT[start:], self.clock, 1 if start < 90 else 2, self.block_s)
+        yield httpx.Response(206 if start else self.status, stream=body)
+
+
+def from_web(site: Site, target: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Return how many bytes were counted."""
+    monkeypatch.setattr(weblinks, "Client", lambda: site)
+    counted: list[int] = []
+    waiting = patience.Patience(site.clock.monotonic, site.clock.sleep)
+    weblinks.fetch(places.Item("x", "http://h/x", len(CONTENT), ETAG), target, counted.append, waiting)
+    return sum(counted)
+
+
+def test_a_file_of_the_web_is_waited_for_as_long_as_bytes_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    site = Site(clock)
+    assert from_web(site, tmp_path / "x", monkeypatch) == len(CONTENT)
+    assert (tmp_path / "x").read_bytes() == CONTENT
+    assert clock.now > 6 * patience.PATIENCE_S
+
+
+@pytest.mark.parametrize("status", [200, 503, 429])
+def test_a_dead_web_server_is_given_up_after_the_time_and_not_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    """Its first bytes come again and again, or none: neither is progress."""
+    clock = Clock()
+    site = Site(clock, ranges=False, status=status, block_s=0.0)
+    with pytest.raises(errors.GivenUp, match=r"nothing has moved for 3\d\d s"):
+        from_web(site, tmp_path / "x", monkeypatch)
+    assert patience.PATIENCE_S <= clock.now <= patience.PATIENCE_S + patience.PAUSE_MOST_S
+    assert 20 < site.asked < 40
+
+
+def test_a_refusal_of_the_web_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = Site(Clock(), status=400)
+    with pytest.raises(errors.Unavailable, match="status 400"):
+        from_web(site, tmp_path / "x", monkeypatch)
+    assert (site.asked, site.clock.now) == (1, 0.0)
+
+
+class Bucket:
+    """A file system of fsspec that fails: each try moves ten bytes more than the one before, if it `moves`."""
+
+    def __init__(self, clock: Clock, error: Exception, *, moves: bool) -> None:
+        self.clock, self.error, self.moves = clock, error, moves
+        self.asked = 0
+
+    def _move(self, callback: Any) -> int:
+        self.asked += 1
+        most = 10 * self.asked if self.moves else 0
+        for _ in range(0, most, 10):
+            callback.relative_update(10)
+        self.clock.sleep(BLOCK_S)
+        if most < len(CONTENT):
+            raise self.error
+        return most
+
+    def get_file(self, _path: str, target: str, callback: Any) -> None:
+        Path(target).write_bytes(CONTENT[: self._move(callback)])
+
+    def put_file(self, _path: str, _target: str, callback: Any) -> None:
+        self._move(callback)
+
+
+def transfer(bucket: Bucket, verb: str, folder: Path, meter: reporting.Meter, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, file = bucket.clock, folder / "file"
+    waiting = patience.Patience(clock.monotonic, clock.sleep)
+    if verb == "get":
+        item = places.Item("x", "bucket/x", len(CONTENT), "v")
+        fetch.copied(bucket, "s3://bucket", item, file, meter, waiting)
+    else:
+        file.write_bytes(CONTENT)
+        monkeypatch.setattr(places, "filesystem", lambda *_: (bucket, "bucket"))
+        monkeypatch.setattr(patience, "Patience", lambda: waiting)
+        upload.to_objects("s3://bucket", meter)(file, "x")
+
+
+@pytest.mark.parametrize("verb", ["get", "put"])
+def test_a_bucket_is_waited_for_as_long_as_bytes_move(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    """Ten tries of 210 s each. The bytes that came twice are counted once."""
+    bucket = Bucket(Clock(), ConnectionResetError("gone"), moves=True)
+    meter = reporting.Meter("moved", 1, len(CONTENT))
+    transfer(bucket, verb, tmp_path, meter, monkeypatch)
+    meter.done()
+    assert bucket.asked == 10
+    assert f'"bytes": {len(CONTENT)},' in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("verb", ["get", "put"])
+@pytest.mark.parametrize(
+    ("error", "tries"),
+    [(ConnectionResetError("gone"), 2), (OSError(errno.ENOSPC, "full"), 3), (PermissionError("no"), 1)],
+)
+def test_a_dead_bucket_and_what_time_does_not_mend(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str, error: Exception, tries: int
+) -> None:
+    """A dead one by time; a full disk at the third try (here within the time); a refusal at once."""
+    bucket = Bucket(Clock(), error, moves=False)
+    monkeypatch.setattr(patience, "PATIENCE_S", 1.5 * BLOCK_S if tries == 2 else 1000 * BLOCK_S)
+    with pytest.raises(errors.OarlockError, match="nothing has moved for" if tries == 2 else "full|no"):
+        transfer(bucket, verb, tmp_path, reporting.Meter("moved", 1, len(CONTENT)), monkeypatch)
+    assert bucket.asked == tries
+
+
+def test_a_wait_is_told_while_it_lasts(capsys: pytest.CaptureFixture[str]) -> None:
+    """The task's detail names the reason, so that nobody has to guess why nothing moves."""
+    tries = iter([errors.Unavailable("the store is away")])
+
+    def attempt() -> str:
+        for error in tries:
+            raise error
+        return "done"
+
+    assert patience.tried(attempt, patience.Patience(sleep=lambda _: None)) == "done"
+    assert "the store is away: it is tried again" in capsys.readouterr().err

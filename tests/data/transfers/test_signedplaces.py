@@ -16,7 +16,7 @@ from tests import objectstores
 
 from oarlock.data import __main__ as helper
 from oarlock.data.checkpoints import signing
-from oarlock.data.transfers import serverplaces, signedplaces
+from oarlock.data.transfers import patience, serverplaces, signedplaces
 from oarlock.spec import errors
 
 NAME = "attempt-1-round-1-step-10"
@@ -62,7 +62,7 @@ def server(bucket: objectstores.Bucket, monkeypatch: pytest.MonkeyPatch) -> Iter
         objects = signing.SignedObjects(f"{bucket.url}/kept")
     made = Server(objects)
     monkeypatch.setattr(serverplaces, "ServerPlace", made)
-    monkeypatch.setattr(signedplaces, "PAUSE_FIRST_S", 0.0)
+    monkeypatch.setattr(patience, "PAUSE_FIRST_S", 0.0)
     yield made
     objects.close()
 
@@ -124,7 +124,7 @@ def test_no_message_names_a_signed_url(
         return "http://127.0.0.1:9/bucket/key?X-Amz-Signature=abc"
 
     monkeypatch.setattr(signing.SignedObjects, "url", elsewhere)
-    monkeypatch.setattr(signedplaces, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(patience, "PATIENCE_S", 0.0)
     assert run("store", str(save(tmp_path)), URL) == 1
     said = "".join(capfd.readouterr())
     assert "does not take PUT job/" in said

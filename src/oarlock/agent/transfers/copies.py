@@ -7,8 +7,9 @@ failure leaves no time for its copy. Where the processes write to the place itse
 see), a checkpoint is only verified, and old ones are removed.
 
 If the directory is `separate` for each task, each agent stores the shards of its own ranks, and the chief's agent the
-manifest, once every shard is in the store and has its digest. A shard that was not stored is tried again while there is
-no newer one. A checkpoint that does not become whole is not reported: its shards end with their pods.
+manifest, once every shard is in the store and has its digest. The helper waits for a slow store itself. One that fails
+soon is tried again while there is no newer checkpoint. A checkpoint that does not become whole is not reported: its
+shards end with their pods.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import json
 import os
 import shutil
 import threading
+import time
 
 from oarlock.agent import files
 from oarlock.agent.protocol import client, events
@@ -36,6 +38,8 @@ COPIED = ".copied"
 """The file with the name of the checkpoint that was dealt with last, for the library: it saves the next one then."""
 TRIES = 5
 TRY_AGAIN_S = 2.0
+SOON_S = 60.0
+"""A helper that fails later has been patient with the store, or would fail late again."""
 MEMORY = ".copies-read.json"
 """The file that records which copies were read back, for the next removal of old copies."""
 
@@ -146,13 +150,14 @@ class Copies:
             self._journal.say(f"{COPIED} could not be written: {error}")
 
     def _store(self, held: HeldCheckpoint, url: str) -> None:
-        """Store the shards, and try it again after a failure while there is no newer checkpoint."""
+        """Store the shards, and try it again soon after a failure while there is no newer checkpoint."""
         for left in reversed(range(TRIES)):
+            began_at = time.monotonic()
             try:
                 self._helper.run(["store", held.place, url], f"copy of {held.name}", "store_failed", self._env, "copy")
                 return
             except helpercommand.Failed as error:
-                if not left or self._look():
+                if not left or time.monotonic() - began_at > SOON_S or self._look():
                     raise
                 self._journal.say(f"{error}; it is tried again")
                 self._wake.wait(TRY_AGAIN_S)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from oarlock.data.checkpoints import checkpoints, pruning
-from oarlock.data.transfers import places, reporting, upload
+from oarlock.data.transfers import patience, places, reporting, upload
 from oarlock.spec import errors
 
 POLL_S = 1.0
@@ -45,17 +45,21 @@ def run(
     system, prefix = places.filesystem(root, task)
     waiting = Waiting(system, prefix, name, checkpoint)
     changed_at, newer_at = monotonic(), None
-    with places.foreign(url):
-        while not waiting.over():
-            now = monotonic()
-            changed_at = now if waiting.moved else changed_at
-            newer_at = newer_at if newer_at is not None or not waiting.newer else now
-            if now - changed_at > PATIENCE_S or (newer_at is not None and now - newer_at > SETTLE_S):
-                raise errors.Conflict(
-                    f"{name} did not become whole: {', '.join(sorted(waiting.missing)[:3])} did not come",
-                    hint="the log of that task's agent tells the reason; the checkpoint before it is still there",
-                )
-            sleep(POLL_S)
+
+    def over() -> bool:
+        with places.foreign(url):
+            return waiting.over()
+
+    while not patience.tried(over, patience.Patience(monotonic, sleep)):
+        now = monotonic()
+        changed_at = now if waiting.moved else changed_at
+        newer_at = newer_at if newer_at is not None or not waiting.newer else now
+        if now - changed_at > PATIENCE_S or (newer_at is not None and now - newer_at > SETTLE_S):
+            raise errors.Conflict(
+                f"{name} did not become whole: {', '.join(sorted(waiting.missing)[:3])} did not come",
+                hint="the log of that task's agent tells the reason; the checkpoint before it is still there",
+            )
+        sleep(POLL_S)
     sent += upload.run(directory, url, task, chosen=lambda path: path.name == checkpoints.MANIFEST)
     with places.foreign(url):
         system.invalidate_cache()

@@ -21,12 +21,11 @@ from typing import Any
 import msgspec
 
 from oarlock.data import durable
-from oarlock.data.transfers import homeguard, places, reporting, schemes, weblinks
+from oarlock.data.transfers import homeguard, patience, places, reporting, schemes, weblinks
 from oarlock.spec import errors
 from oarlock.spec.input import quantities
 
 WORKERS = 8
-TRIES = 3
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -146,9 +145,9 @@ def download(source: str, listing: places.Listing, files: Path, *, web: bool, ta
             path.parent.mkdir(parents=True, exist_ok=True)
             draft = path.with_name(draft_name(item.name))
             if system is None:
-                weblinks.fetch(item, draft, meter.moved)
+                weblinks.fetch(item, draft, meter.moved, patience.Patience())
             else:
-                copied(system, source, item, draft, meter)
+                copied(system, source, item, draft, meter, patience.Patience())
             draft.replace(path)
         else:
             meter.moved(item.size or 0)
@@ -169,33 +168,31 @@ def draft_name(name: str) -> str:
     return f".{hashlib.sha256(name.encode(errors='surrogateescape')).hexdigest()[:32]}.oarlock-part"
 
 
-def copied(system: Any, source: str, item: places.Item, draft: Path, meter: reporting.Meter) -> None:
-    heard = counting(meter)
-    for attempt in range(1, TRIES + 1):
-        try:
-            with places.foreign(source):
-                system.get_file(item.path, str(draft), callback=heard)
-            break
-        except errors.Unavailable:
-            if attempt == TRIES:
-                raise
+def copied(
+    system: Any, source: str, item: places.Item, draft: Path, meter: reporting.Meter, waiting: patience.Patience
+) -> None:
+    def attempt() -> None:
+        with places.foreign(source):
+            system.get_file(item.path, str(draft), callback=counting(meter, waiting))
+
+    patience.tried(attempt, waiting)
     found = draft.stat().st_size
     if item.size is not None and found != item.size:
         raise errors.Unavailable(
             f"{item.path} has {found:,} bytes instead of {item.size:,}",
             hint="try again when the source no longer changes",
         )
-    meter.moved(max(0, found - heard.value))  # not every file system reports progress
+    meter.moved(waiting.moved(found))  # not every file system reports progress
 
 
-def counting(meter: reporting.Meter) -> Any:
-    """Return a callback for fsspec that reports progress. Its `value` is the number of bytes so far."""
+def counting(meter: reporting.Meter, waiting: patience.Patience) -> Any:
+    """Return a callback for one try of fsspec. It reports the bytes that no earlier try has moved."""
     from fsspec import callbacks
 
     class Counting(callbacks.Callback):  # type: ignore[misc]  # fsspec publishes no types
         def relative_update(self, inc: int = 1) -> None:
             self.value += inc
-            meter.moved(inc)
+            meter.moved(waiting.moved(self.value))
 
     return Counting()
 

@@ -82,7 +82,7 @@ class ServerPlace:
             try:
                 status, answer = self._ask_once(method, path, body(), size)
             except ssl.SSLCertVerificationError as error:
-                raise errors.Unavailable(
+                raise errors.GivenUp(
                     f"the server's certificate is not valid: {error.verify_message}",
                     hint="name the authority that signed it in the server's setting `tls_ca`",
                 ) from error
@@ -91,7 +91,7 @@ class ServerPlace:
             if status < 300:
                 return answer
             if status not in _AGAIN:
-                raise errors.Unavailable(
+                raise errors.GivenUp(
                     f"the server does not take {path}: {status} {answer[:300].decode('utf-8', 'replace')}",
                     hint="the job's log on the server says more",
                 )

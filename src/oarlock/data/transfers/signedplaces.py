@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from oarlock.data.transfers import schemes, serverplaces
+from oarlock.data.transfers import patience, schemes, serverplaces
 from oarlock.spec import errors
 
 if TYPE_CHECKING:
@@ -27,12 +27,9 @@ if TYPE_CHECKING:
 PART_BYTES = 256 << 20
 """A larger file is sent in parts of this size. S3 takes 10,000 of them."""
 BLOCK_BYTES = 1 << 20
-PATIENCE_S = 300.0
-"""A store that takes or gives no further byte of a file for so long counts as dead."""
 ANSWER_S = 120.0
 """The longest silence within one request. A slow store answers late, once it has written all of a part."""
 CONNECT_S = 15.0
-PAUSE_FIRST_S, PAUSE_MOST_S = 0.5, 15.0
 _LASTING = frozenset({400, 401, 403, 405, 411, 413})
 
 
@@ -138,15 +135,18 @@ class SignedPlace:
         raw = self._server.ask("POST", f"/checkpoints/objects{route}", msgspec.json.encode(body))
         return msgspec.json.decode(raw, type=dict[str, Any])
 
+    def _waiting(self) -> patience.Patience:
+        return patience.Patience(self._monotonic, self._sleep)
+
     def _read(self, path: str) -> Generator[bytes, None, None]:
         """Yield the content. An answer that breaks off is gone on with behind the bytes that have come."""
         import httpx
 
-        came, version, patience = 0, "", _Patience(self._monotonic)
+        came, version, waiting = 0, "", self._waiting()
         while True:
             headers = {"Range": f"bytes={came}-"} if came else {}
             headers |= {"If-Match": version} if came and version else {}
-            with self._tried({"key": path, "use": "read"}, "GET", None, headers, patience) as answer:
+            with self._tried({"key": path, "use": "read"}, "GET", None, headers, waiting) as answer:
                 version, passed = answer.headers.get("etag", ""), came if answer.status_code != 206 else 0
                 try:
                     for block in answer.iter_raw():
@@ -154,18 +154,18 @@ class SignedPlace:
                         passed -= len(block) - len(new)
                         came += len(new)
                         if new:
-                            patience.moved(came)
+                            waiting.moved(came)
                             yield new
                     return
                 except httpx.TransportError as error:
                     why = type(error).__name__
-            if patience.is_over:
-                raise _dead("GET", path, why, patience)
-            self._sleep(patience.pause_s())
+            if waiting.is_over:
+                raise _dead("GET", path, why, waiting)
+            waiting.pause()
 
     def _put(self, wanted: dict[str, Any], file: BinaryIO, start: int, length: int) -> str:
         """Send a part of the file; return the store's ETag."""
-        patience = _Patience(self._monotonic)
+        waiting = self._waiting()
 
         def blocks() -> Iterator[bytes]:
             file.seek(start)
@@ -176,9 +176,9 @@ class SignedPlace:
                     raise errors.Unavailable(f"{wanted['key']} became shorter", hint="a newer checkpoint is stored")
                 yield block
                 left -= len(block)
-                patience.moved(length - left)
+                waiting.moved(length - left)
 
-        with self._tried(wanted, "PUT", blocks, {"Content-Length": str(length)}, patience) as answer:
+        with self._tried(wanted, "PUT", blocks, {"Content-Length": str(length)}, waiting) as answer:
             return str(answer.headers.get("etag", ""))
 
     @contextlib.contextmanager
@@ -188,11 +188,11 @@ class SignedPlace:
         method: str,
         content: Callable[[], Iterator[bytes]] | None,
         headers: dict[str, str],
-        patience: _Patience,
+        waiting: patience.Patience,
     ) -> Iterator[httpx.Response]:
         """Send the request until the store takes it, each time with a URL of its own. No message names the URL."""
         with contextlib.ExitStack() as stack:
-            yield self._answered(stack, wanted, method, content, headers, patience)
+            yield self._answered(stack, wanted, method, content, headers, waiting)
 
     def _answered(
         self,
@@ -201,7 +201,7 @@ class SignedPlace:
         method: str,
         content: Callable[[], Iterator[bytes]] | None,
         headers: dict[str, str],
-        patience: _Patience,
+        waiting: patience.Patience,
     ) -> httpx.Response:
         import httpx
 
@@ -222,39 +222,14 @@ class SignedPlace:
                     raise errors.Unavailable(f"{wanted['key']} changed while it was read", hint="read it again")
                 why, lasting = f"status {answer.status_code}", answer.status_code in _LASTING
                 stack.close()
-            if lasting or patience.is_over:
-                raise _dead(method, wanted["key"], why, patience)
-            self._sleep(patience.pause_s())
+            if lasting or waiting.is_over:
+                raise _dead(method, wanted["key"], why, waiting)
+            waiting.pause()
 
 
-class _Patience:
-    """The time for one file or part. It begins anew with each byte further than any before."""
-
-    def __init__(self, monotonic: Callable[[], float]) -> None:
-        self._monotonic = monotonic
-        self._since, self._furthest, self._pauses = monotonic(), 0, 0
-
-    def moved(self, place: int) -> None:
-        if place > self._furthest:
-            self._since, self._furthest, self._pauses = self._monotonic(), place, 0
-
-    @property
-    def waited_s(self) -> float:
-        return self._monotonic() - self._since
-
-    @property
-    def is_over(self) -> bool:
-        return self.waited_s >= PATIENCE_S
-
-    def pause_s(self) -> float:
-        """Return the pause before the next try: twice as long as the last one."""
-        self._pauses += 1
-        return min(PAUSE_MOST_S, PAUSE_FIRST_S * 2.0 ** min(self._pauses - 1, 10))
-
-
-def _dead(method: str, key: str, why: str, patience: _Patience) -> errors.Unavailable:
-    waited = f", and nothing of it has moved for {patience.waited_s:.0f} s" if patience.is_over else ""
-    return errors.Unavailable(
+def _dead(method: str, key: str, why: str, waiting: patience.Patience) -> errors.GivenUp:
+    waited = f", and nothing of it has moved for {waiting.waited_s:.0f} s" if waiting.is_over else ""
+    return errors.GivenUp(
         f"the object store of the checkpoints does not take {method} {key}: {why}{waited}",
         hint="pods have to reach the store at the address by which the server knows it (docs/kubernetes.md)",
     )

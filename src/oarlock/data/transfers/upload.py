@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from oarlock.data import durable, filekeys
-from oarlock.data.transfers import fetch, places, reporting, schemes, serverplaces
+from oarlock.data.transfers import fetch, patience, places, reporting, schemes, serverplaces
 from oarlock.spec import errors
 
 WORKERS = 8
@@ -120,10 +120,14 @@ def to_objects(url: str, meter: reporting.Meter, task: str | None = None) -> Any
     system, root = places.filesystem(url, task)
 
     def send(path: Path, name: str) -> None:
-        with places.foreign(url):
-            heard = fetch.counting(meter)
-            system.put_file(str(path), f"{root}/{name}", callback=heard)
-        meter.moved(max(0, path.stat().st_size - heard.value))
+        waiting = patience.Patience()
+
+        def attempt() -> None:
+            with places.foreign(url):
+                system.put_file(str(path), f"{root}/{name}", callback=fetch.counting(meter, waiting))
+
+        patience.tried(attempt, waiting)
+        meter.moved(waiting.moved(path.stat().st_size))
         meter.finished_file()
 
     return send

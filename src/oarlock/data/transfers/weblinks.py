@@ -10,14 +10,13 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import socket
-import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urljoin, urlsplit
 
-from oarlock.data.transfers import places
+from oarlock.data.transfers import patience, places
 from oarlock.spec import errors
 
 if TYPE_CHECKING:
@@ -26,9 +25,9 @@ if TYPE_CHECKING:
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 MAX_REDIRECTS = 10
-TRIES = 5
 METADATA = frozenset(map(ipaddress.ip_address, ("100.100.100.200", "168.63.129.16", "fd00:ec2::254", "192.0.0.192")))
 """Metadata services outside of the link-local range."""
+_AGAIN = frozenset({408, 425, 429})
 
 
 def listing(url: str) -> places.Listing:
@@ -51,25 +50,21 @@ def listing(url: str) -> places.Listing:
     return places.Listing((places.Item(name, url, size, version),), single=True)
 
 
-def fetch(item: places.Item, target: Path, moved: Callable[[int], None]) -> None:
-    """Fetch the file into `target`, after the bytes already there. Unavailable after TRIES without progress."""
-    failures, reached = 0, 0
-    while True:
-        try:
-            with places.foreign(item.path):
-                attempted(item, target, moved)
-            return
-        except errors.Unavailable:
-            # A download that makes progress may be interrupted any number of times.
-            there = target.stat().st_size if target.exists() else 0
-            failures = 1 if there > reached else failures + 1
-            reached = max(reached, there)
-            if failures == TRIES:
-                raise
-            time.sleep(0.25 * 2**failures)
+def fetch(item: places.Item, target: Path, moved: Callable[[int], None], waiting: patience.Patience) -> None:
+    """Fetch the file into `target`, after the bytes already there. Tell `moved` each number of new bytes.
+
+    GivenUp as in `patience`. A download that makes progress may be interrupted any number of times.
+    """
+
+    def attempt() -> None:
+        with places.foreign(item.path):
+            attempted(item, target, lambda place: moved(waiting.moved(place)))
+
+    patience.tried(attempt, waiting)
 
 
-def attempted(item: places.Item, target: Path, moved: Callable[[int], None]) -> None:
+def attempted(item: places.Item, target: Path, reached: Callable[[int], None]) -> None:
+    """Fetch the file once. Tell `reached` each place in the file that the download has come to."""
     there = target.stat().st_size if target.exists() else 0
     resumable = item.version.startswith('"') and there > 0
     headers = {"Range": f"bytes={there}-", "If-Range": item.version} if resumable else {}
@@ -81,7 +76,7 @@ def attempted(item: places.Item, target: Path, moved: Callable[[int], None]) -> 
         with target.open("ab" if goes_on else "wb") as file:
             for block in answer.iter_raw():
                 file.write(block)
-                moved(len(block))
+                reached(file.tell())
     if item.size is not None and target.stat().st_size != item.size:
         raise errors.Unavailable(
             f"{item.path} ended after {target.stat().st_size:,} of {item.size:,} bytes", hint="try again"
@@ -98,7 +93,8 @@ def check(url: str, answer: httpx.Response) -> None:
             hint="use a URL that contains the permission, such as a signed one",
         )
     if status not in (200, 206):
-        raise errors.Unavailable(f"{url} answered with status {status}", hint="try again later")
+        kind = errors.Unavailable if status in _AGAIN or status >= 500 else errors.GivenUp
+        raise kind(f"{url} answered with status {status}", hint="try again later")
 
 
 class Client:
@@ -131,7 +127,7 @@ class Client:
                 answer.close()
             from_public = from_public or public
             asked = urljoin(asked, following)
-        raise errors.Unavailable(f"{url} redirects without end", hint="check the URL")
+        raise errors.GivenUp(f"{url} redirects without end", hint="check the URL")
 
     def _request(
         self, method: str, url: str, headers: dict[str, str], *, from_public: bool

@@ -22,7 +22,7 @@ import msgspec
 
 from oarlock.data import durable, filekeys
 from oarlock.data.snapshots import ignores
-from oarlock.data.transfers import places, reporting, schemes, serverplaces, upload
+from oarlock.data.transfers import patience, places, reporting, schemes, serverplaces, upload
 from oarlock.spec import attempts, errors
 from oarlock.spec.input import quantities
 
@@ -313,8 +313,11 @@ class Objects:
 
     def put(self, found: Sequence[Found], ledger: Ledger, meter: reporting.Meter) -> list[Found]:
         def place(one: Found) -> str:
-            with places.foreign(self._url):
-                self._system.put_file(os.fsdecode(one.real), f"{self._root}/{filekeys.of(one.path)}")
+            def attempt() -> None:
+                with places.foreign(self._url):
+                    self._system.put_file(os.fsdecode(one.real), f"{self._root}/{filekeys.of(one.path)}")
+
+            patience.tried(attempt, patience.Patience())
             meter.moved(one.size)
             meter.finished_file()
             return ""
