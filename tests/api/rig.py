@@ -66,7 +66,7 @@ class NoMetrics:
     async def names(self, job: str) -> list[str]:
         return ["loss"]
 
-    async def news(self, job: str, after: str = "", *, points: int = 10_000) -> storage.News:
+    async def news(self, job: str, after: str = "", *, points: int = 10_000, group: int = 0) -> storage.News:
         return storage.News(series=[], after=after)
 
     async def series(self, job: str, names: list[str] | None = None, *, points: int = 500, **_: Any) -> list[Any]:

@@ -25,18 +25,21 @@ def read(folder: Path, name: str) -> list[tuple[int, float]]:
 class Client:
     """Gives the next answer; in the end the server refuses the token."""
 
-    def __init__(self, *given: tuple[answers.Series, ...] | errors.OarlockError) -> None:
+    def __init__(self, *given: tuple[answers.Series, ...] | errors.OarlockError, groups: int | None = None) -> None:
         self.given = list(given)
+        self.groups = groups
         self.asked: list[str] = []
+        self.asked_groups: list[int] = []
 
-    def new_metrics(self, job: str, after: str, *, points: int) -> answers.Metrics:
+    def new_metrics(self, job: str, after: str, *, points: int, group: int) -> answers.Metrics:
         self.asked.append(after)
+        self.asked_groups.append(group)
         if not self.given:
             raise errors.Unauthenticated("The job has ended.", hint="")
         found = self.given.pop(0)
         if isinstance(found, errors.OarlockError):
             raise found
-        return answers.Metrics(series=found, after=f"{after}+")
+        return answers.Metrics(series=found, after=f"{after}+", groups=self.groups)
 
 
 def test_each_point_is_written_once(tmp_path: Path) -> None:
@@ -75,3 +78,26 @@ def test_a_long_history_comes_at_once_and_in_parts(tmp_path: Path) -> None:
     assert client.asked == ["", "+", "++"]
     assert len(waits) == 1, "the second part is not waited for"
     assert read(tmp_path / "worker-0.0", "accuracy") == [(0, 0.5)]
+
+
+def test_the_processes_of_a_large_job_come_in_groups(tmp_path: Path) -> None:
+    """Those behind the first thousand never reached the TensorBoard. Each group has a cursor of its own."""
+    client = Client(
+        (series("worker-0", "loss", {1: 3.0}),),
+        (series("worker-125", "loss", {1: 4.0}),),
+        (series("worker-0", "loss", {2: 2.0}),),
+        errors.Unavailable("the server starts again", hint=""),
+        (),
+        (series("worker-125", "loss", {2: 3.0}),),
+        groups=2,
+    )
+    with pytest.raises(errors.Unauthenticated):
+        eventfeed.follow(client, "j-1", tmp_path, sleep=lambda _: None)  # type: ignore[arg-type]  # what it needs of one
+    assert read(tmp_path / "worker-0.0", "loss") == [(1, 3.0), (2, 2.0)]
+    assert read(tmp_path / "worker-125.0", "loss") == [(1, 4.0), (2, 3.0)]
+    assert list(zip(client.asked_groups, client.asked, strict=True)) == [
+        *[(0, ""), (1, "")],
+        *[(0, "+"), (1, "+")],
+        *[(0, "++"), (1, "+")],
+        (0, "+++"),
+    ]

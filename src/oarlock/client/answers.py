@@ -80,11 +80,15 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Metrics(msgspec.Struct, frozen=True, kw_only=True):
-    """The names of all metrics of a job, and the series of the requested ones."""
+    """The names of all metrics of a job, and the series of the requested ones.
+
+    `after` and `groups` are those of `new_metrics`.
+    """
 
     names: tuple[str, ...] = ()
     series: tuple[Series, ...] = ()
     after: str | None = None
+    groups: int | None = None
 
     def to_pandas(self) -> pd.DataFrame:
         """Return one row for each point: task, process, name, step, time (UTC) and value (NaN where it was not finite).

@@ -8,6 +8,7 @@ of them is in memory.
 
 from __future__ import annotations
 
+import itertools
 import sys
 import time
 from collections.abc import Callable
@@ -55,14 +56,20 @@ def follow(client: clients.Client, job: str, folder: Path, sleep: Callable[[floa
     for old in folder.rglob("events.out.tfevents.*"):  # of a feed before this one: the container was started again
         old.unlink()
     feed = Feed(folder, int(time.time()))
-    after = ""
+    after = [""]  # by group of processes
     while True:
+        more = False
         try:
-            found = client.new_metrics(job, after, points=POINTS)
-            feed.add(found.series)
-            after = found.after or after
-            if sum(len(one.points) for one in found.series) >= POINTS:
-                continue  # there is more
+            for group in itertools.count():
+                found = client.new_metrics(job, after[group], points=POINTS, group=group)
+                feed.add(found.series)
+                after[group] = found.after or after[group]
+                more = more or sum(len(one.points) for one in found.series) >= POINTS
+                after += [""] * ((found.groups or 1) - len(after))
+                if group + 1 >= len(after):
+                    break
+            if more:
+                continue
         except (errors.Unauthenticated, errors.Forbidden, errors.NotFound):
             raise
         except errors.OarlockError as error:  # a server that starts again

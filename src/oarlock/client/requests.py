@@ -211,8 +211,8 @@ def metrics(
     return Request(method="GET", path=_job(name, "/metrics"), answer=answers.Metrics, query=query)
 
 
-def new_metrics(name: str, after: str, points: int | None) -> Request[answers.Metrics]:
-    query = _query(after=after, points=points)
+def new_metrics(name: str, after: str, points: int | None, group: int = 0) -> Request[answers.Metrics]:
+    query = _query(after=after, points=points, group=group or None)
     return Request(method="GET", path=_job(name, "/metrics"), answer=answers.Metrics, query=query)
 
 

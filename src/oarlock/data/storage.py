@@ -141,10 +141,14 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class News(msgspec.Struct, frozen=True):
-    """Points that have arrived since an earlier answer. `after` asks for those that arrive behind them."""
+    """Points that have arrived since an earlier answer. `after` asks for those that arrive behind them.
+
+    `groups` is the number of groups of the job's processes: each is asked for by itself, with an `after` of its own.
+    """
 
     series: list[Series]
     after: str
+    groups: int = 1
 
 
 class OpenFile(Protocol):
@@ -282,8 +286,8 @@ class Metrics(Protocol):
         """Return the thinned series of these names, of the steps from the first to the last of `steps`."""
         ...
 
-    async def news(self, job: str, after: str = "", *, points: int = 10_000) -> News:
-        """Return the points that have arrived since the answer with this `after`, about `points` at once.
+    async def news(self, job: str, after: str = "", *, points: int = 10_000, group: int = 0) -> News:
+        """Return the points of a group that have arrived since its answer with this `after`, about `points` at once.
 
         None is left out. A point may come twice. InvalidInput for a text that is not of an answer.
         """

@@ -91,7 +91,7 @@ async def test_its_token_reads_the_metrics_of_its_job_alone_and_while_it_runs(ri
     async with rig.client({"Authorization": f"Bearer {token}"}) as http:
         assert (await http.get(f"/api/v1/jobs/{job.id}/metrics")).json()["names"] == ["loss"]
         new = (await http.get(f"/api/v1/jobs/{job.id}/metrics", params={"after": "worker/0/0:1.1.5"})).json()
-        assert new == {"names": ["loss"], "series": [], "after": "worker/0/0:1.1.5"}
+        assert new == {"names": ["loss"], "series": [], "after": "worker/0/0:1.1.5", "groups": 1}
         for path in (f"{other.id}/metrics", job.id, f"{job.id}/logs", f"{job.id}/files", f"{job.id}/tensorboard"):
             assert (await http.get(f"/api/v1/jobs/{path}")).status_code == 401, path
         assert (await http.get(f"/api/v1/jobs/{job.name}/metrics")).status_code == 401

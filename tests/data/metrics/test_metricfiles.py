@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oarlock.data import storage
-from oarlock.data.metrics import chunks, columns, frames, lives, metricfiles, thinning
+from oarlock.data.metrics import arrivals, chunks, columns, frames, lives, metricfiles, thinning
 from oarlock.spec import attempts, errors
 
 W0 = attempts.TaskKey("j-1", 1, "worker", 0, 1)
@@ -254,6 +254,33 @@ async def test_a_reader_after_a_restart_of_the_server_goes_on(
     await again.append(W0, 0, at, row(1, 50, 50.0))
     assert await reader.read() == {"worker-0/0/loss": [(50, 50.0)]}
     again.close()
+
+
+async def test_the_groups_of_a_job_together_have_all_its_processes(
+    store: storage.Metrics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The points of those behind the first thousand never came. One that begins late moves another one on: it comes
+    there from its beginning, so that none of its points is lost.
+    """
+    monkeypatch.setattr(arrivals, "MOST_PROCESSES", 2)
+    for index in (1, 2, 3):
+        await store.append(attempts.TaskKey("j-1", 1, "worker", index, 1), 0, 0, walk(range(2)))
+
+    async def told(after: list[str]) -> tuple[list[dict[str, int]], list[str]]:
+        found = [await store.news("j-1", after[group], group=group) for group in range(2)]
+        assert {one.groups for one in found} == {2}
+        counted = [{one.task: len(one.points) for one in its.series} for its in found]
+        return counted, [one.after for one in found]
+
+    counted, after = await told(["", ""])
+    assert counted == [{"worker-1": 2, "worker-2": 2}, {"worker-3": 2}]
+    counted, after = await told(after)
+    assert counted == [{}, {}]
+    await store.append(W0, 0, 0, walk(range(5)))
+    counted, after = await told(after)
+    assert counted == [{"worker-0": 5}, {"worker-2": 2}]
+    assert (await told(after))[0] == [{}, {}]
+    assert (await store.news("j-1", group=7)).series == []
 
 
 @pytest.mark.parametrize(

@@ -133,12 +133,15 @@ class AsyncDataVerbs(caller.AsyncCaller):
         """
         return await self._sender.send(requests.metrics(job, names, points, steps))
 
-    async def new_metrics(self, job: str, after: str = "", *, points: int | None = None) -> answers.Metrics:
+    async def new_metrics(
+        self, job: str, after: str = "", *, points: int | None = None, group: int = 0
+    ) -> answers.Metrics:
         """Return the points that have arrived since the answer with this `after`, without a text since the beginning.
 
-        None is left out, and one may come twice. There are about `points` at once, and none where nothing is new.
+        None is left out, and one may come twice. There are about `points` at once, and none where nothing is new. A
+        job of many processes has several `groups` of them: ask for each one, with an `after` of its own.
         """
-        return await self._sender.send(requests.new_metrics(job, after, points))
+        return await self._sender.send(requests.new_metrics(job, after, points, group))
 
     async def metric_names(self, job: str) -> list[str]:
         """Return the names of all metrics of the job."""

@@ -3,7 +3,8 @@
 A cursor is the text that an answer ends with. It names, for each process of a task, the life that was read last and the
 place in its stream: `worker/0/0:1.2.5308` is attempt 1, incarnation 2, byte 5308. So an answer costs as much as what is
 new, however much is stored, and a series that rests costs nothing. A long cursor is compressed, as part of a URL:
-HTTP servers take 16 KiB for all lines of a request's head.
+HTTP servers take 16 KiB for all lines of a request's head. The processes of a large job are read in groups, each with a
+cursor of its own. A process that moves into the next group, behind one that began late, comes there from its beginning.
 
 A place within a stream that has become part of a chunk since is not found again: the whole chunk comes once more. So a
 reader keeps the last step of each series. The steps that an earlier life ran after the checkpoint of a later one are
@@ -23,7 +24,7 @@ from oarlock.data.metrics import chunks, frames, lives
 from oarlock.spec import attempts, errors
 
 MOST_PROCESSES = 1000
-"""A cursor names no more processes: it is part of a URL. The points of further ones do not come."""
+"""A cursor names no more processes: it is part of a URL. Further ones are in further groups."""
 
 PLAIN_MOST = 2_000
 """A cursor of more characters is compressed."""
@@ -52,8 +53,8 @@ class Life(NamedTuple):
     view: Callable[[int], View | None]
 
 
-def news(streams: Iterable[Life], after: str, points: int) -> storage.News:
-    """Return the points behind the cursor `after`: about `points`, and more where one chunk has more.
+def news(streams: Iterable[Life], after: str, points: int, group: int = 0) -> storage.News:
+    """Return a group's points behind its cursor `after`: about `points`, and more where one chunk has more.
 
     Raises InvalidInput for a text that is not a cursor.
     """
@@ -61,7 +62,10 @@ def news(streams: Iterable[Life], after: str, points: int) -> storage.News:
     of: dict[Process, list[Life]] = {}
     for one in streams:
         of.setdefault((one.key.role, one.key.index, one.process), []).append(one)
-    for process, its_lives in sorted(of.items())[:MOST_PROCESSES]:
+    begin = group * MOST_PROCESSES
+    of_group = dict(sorted(of.items())[begin : begin + MOST_PROCESSES])
+    places = {process: place for process, place in places.items() if process in of_group}
+    for process, its_lives in of_group.items():
         if left <= 0:
             break
         its_lives.sort(key=lambda one: (one.key.attempt, one.key.incarnation))
@@ -69,7 +73,7 @@ def news(streams: Iterable[Life], after: str, points: int) -> storage.News:
         its = lives.thinned(f"{process[0]}-{process[1]}", process[2], groups, None, _ALL)
         left -= sum(len(one.points) for one in its)
         found += its
-    return storage.News(series=found, after=text(places))
+    return storage.News(series=found, after=text(places), groups=max(1, -(-len(of) // MOST_PROCESSES)))
 
 
 _ALL = 1 << 62

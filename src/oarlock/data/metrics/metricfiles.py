@@ -58,9 +58,9 @@ class DirectoryMetrics:
         """Return the series, ordered by task, process and name."""
         return await self._on(self._readers, lambda: self._series(job, names, points, steps))
 
-    async def news(self, job: str, after: str = "", *, points: int = 10_000) -> storage.News:
+    async def news(self, job: str, after: str = "", *, points: int = 10_000, group: int = 0) -> storage.News:
         """Return what has arrived since, as `storage.Metrics` describes."""
-        return await self._on(self._readers, lambda: self._news(job, after, points))
+        return await self._on(self._readers, lambda: self._news(job, after, points, group))
 
     async def forget(self, job: str) -> None:
         def delete() -> None:
@@ -120,12 +120,11 @@ class DirectoryMetrics:
         except FileNotFoundError as error:
             raise errors.NotFound("the job's metrics were deleted while they were read", hint="ask again") from error
 
-    def _news(self, job: str, after: str, points: int) -> storage.News:
+    def _news(self, job: str, after: str, points: int, group: int) -> storage.News:
         streams = self._jobs.get(job).streams()
         try:
-            return arrivals.news(
-                [arrivals.Life(one.key, one.process, one.view_behind) for one in streams], after, points
-            )
+            its_lives = [arrivals.Life(one.key, one.process, one.view_behind) for one in streams]
+            return arrivals.news(its_lives, after, points, group)
         except FileNotFoundError as error:
             raise errors.NotFound("the job's metrics were deleted while they were read", hint="ask again") from error
 
