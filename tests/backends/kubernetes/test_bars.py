@@ -13,10 +13,11 @@ class Desk:
         self.node: object = "a node"
         self.volume: object = None
         self.pods = {"one", "two"}
+        self.freed = 0
         self.made = bars.Bars(monotonic=lambda: self.now)
 
     def look(self, claim: str, name: str) -> bars.Seen:
-        return bars.Seen((name, self.node), self.volume, frozenset(self.pods))
+        return bars.Seen((name, self.node), self.volume, frozenset(self.pods), self.freed)
 
     def refuse(self, *names: str) -> None:
         self.made.put(["disk"], names or ("n1",), self.look)
@@ -54,6 +55,9 @@ def test_a_bar_ends_at_once_where_its_reason_may_have_gone() -> None:
     assert desk.closed, "a pod that came takes more"
     desk.pods.remove("two")
     assert not desk.closed, "a pod that left may have had the devices"
+    bar()
+    desk.freed += 1
+    assert not desk.closed, "so may a pod of others"
     bar()
     desk.volume = "made"
     assert not desk.closed

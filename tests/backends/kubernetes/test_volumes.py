@@ -171,6 +171,54 @@ async def test_the_plan_knows_of_a_volume_and_of_a_refusal(monkeypatch: pytest.M
         assert {node.name: node.lacks for node in await made.nodes()}["n2"] == ()  # that is for a while
 
 
+@pytest.mark.parametrize(
+    ("holding", "opens"),
+    [
+        ({"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "theirs"}}]}, True),
+        ({"volumes": [{"name": "v", "ephemeral": {"volumeClaimTemplate": {}}}]}, True),
+        ({"volumes": [{"name": "v", "csi": {"driver": "d"}}]}, True),
+        ({"resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "slices"}]}, True),
+        ({"volumes": [{"name": "v", "configMap": {"name": "c"}}]}, False),
+    ],
+)
+async def test_a_pod_of_others_that_leaves_with_its_volumes_opens_the_node(
+    monkeypatch: pytest.MonkeyPatch, holding: dict[str, Any], opens: bool
+) -> None:
+    """The node had as many volumes as its driver takes, and stayed closed for minutes after one of them had gone. The
+    pods of a CI system, which hold none, come and go each second: they open nothing.
+    """
+    monkeypatch.setattr(steering, "BOUND_S", 0.2)
+    cluster = inmemory.Cluster("n1")
+    containers = [{"name": "c", "resources": {"requests": {"cpu": "100m"}}}]
+    spec = {"nodeName": "n1", "containers": containers, **holding}
+    cluster.add({"metadata": {"name": "theirs", "namespace": "other"}, "spec": spec})
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    condition["message"] = "1 node(s) exceed max volume count"
+    add = cluster.add
+
+    def refused(body: dict[str, Any]) -> dict[str, Any]:
+        return add({**body, "status": {"phase": "Pending", "conditions": [condition]}})
+
+    told = msgspec.structs.replace(inmemory.SITE, node_classes=CLASSES)  # the only node is not tried again by itself
+    async with test_races.opened(cluster, told) as made:
+
+        async def taken() -> int:
+            return (await made.nodes())[0].taken.cpus_milli
+
+        async def barred() -> tuple[str, ...]:
+            return (await made.nodes())[0].barred
+
+        cluster.add = refused  # type: ignore[method-assign]
+        mounted = (jobfile.Volume(claim="late", mount="/late"),)
+        with pytest.raises(errors.Unavailable, match="max volume count"):
+            await made.launch([inmemory.launch_of("j-late", volumes=mounted)])
+        assert (await barred(), await taken()) == (("late",), 100)
+        await cluster.delete("pods/theirs")
+        while await taken():  # the test's time limit bounds it
+            await made.wait(1.0)
+        assert await barred() == (() if opens else ("late",))
+
+
 async def test_the_plan_knows_for_a_while_of_devices_that_the_scheduler_did_not_find(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

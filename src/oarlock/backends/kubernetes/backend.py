@@ -287,7 +287,7 @@ class KubernetesBackend:
         node = self._state.node(name)
         facts = (node.capacity, node.ready, node.taints, self._state.labels.get(name)) if node is not None else None
         there = (key for key in self._own.on(name) if key not in without and self._own.is_bound(key))
-        return bars.Seen(facts, self._volumes.terms(claim), frozenset(there))
+        return bars.Seen(facts, self._volumes.terms(claim), frozenset(there), self._state.freed(name))
 
     def _marked(self, node: machines.Node) -> machines.Node:
         """Return the node with the claims that it cannot serve, and with those that it did not serve lately."""

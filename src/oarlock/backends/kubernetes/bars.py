@@ -20,11 +20,15 @@ FORGOTTEN_S = 2 * MOST_S
 
 
 class Seen(NamedTuple):
-    """The state on which a refusal depends. Pods that come make no refusal go away; pods that leave may do so."""
+    """The state on which a refusal depends. Pods that come make no refusal go away; pods that leave may do so.
+
+    Pods of ours are named. `freed` counts those of others that have left with volumes or devices.
+    """
 
     node: object  # the facts of the node
     volume: object  # those of the claim's volume
     pods: frozenset[object]
+    freed: int = 0
 
 
 class _Bar(NamedTuple):
@@ -33,7 +37,7 @@ class _Bar(NamedTuple):
     until: float
 
     def holds(self, now: float, seen: Seen) -> bool:
-        same = (seen.node, seen.volume) == (self.seen.node, self.seen.volume)
+        same = seen._replace(pods=self.seen.pods) == self.seen
         return now < self.until and same and self.seen.pods <= seen.pods
 
 

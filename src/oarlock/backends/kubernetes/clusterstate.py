@@ -37,6 +37,7 @@ class Taken(msgspec.Struct, frozen=True, gc=False):
 
     node: str
     amount: holdings.Resources
+    holds: bool  # volumes of drivers, or devices by claims
 
 
 class ClusterState:
@@ -55,6 +56,7 @@ class ClusterState:
         self._sums: dict[str, holdings.Resources] | None = None
         self._counts: dict[str, int] = {}  # by node: pods of others, as of the sums
         self._most_pods: dict[str, int] = {}
+        self._freed: dict[str, int] = {}
         self.labels: dict[str, dict[str, str]] = {}  # by node: all of them
         self._named: dict[str, Node] | None = None
         self._nodes = watches.Watch(
@@ -69,11 +71,12 @@ class ClusterState:
         self._others = watches.Watch(
             api,
             "/api/v1/pods",
-            objects.Pod,
+            objects.MountingPod,
             self._pod,
             monotonic=monotonic,
             params={"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"},
             changed=self._others_changed,
+            missing=lambda uid, was, last: self._has_left(was),
         )
 
     async def run(self) -> None:
@@ -111,6 +114,10 @@ class ClusterState:
         self._taken()
         return self._counts.get(name, 0)
 
+    def freed(self, name: str) -> int:
+        """Return how often a pod of others has left the node that held volumes or devices by claims."""
+        return self._freed.get(name, 0)
+
     def trouble(self, name: str) -> str:
         """Return why this node is not ready; empty for one that is, or that is not there."""
         found = self._by_name().get(name)
@@ -129,10 +136,14 @@ class ClusterState:
             self.labels[kept.name] = found.metadata.labels
         return kept
 
-    def _pod(self, found: objects.Pod) -> Taken | None:
+    def _has_left(self, was: Taken) -> None:
+        if was.holds:
+            self._freed[was.node] = self._freed.get(was.node, 0) + 1
+
+    def _pod(self, found: objects.MountingPod) -> Taken | None:
         if not found.spec.node_name or labels.ours(found.metadata, self._site):
             return None
-        return Taken(sys.intern(found.spec.node_name), needs(found.spec, self._site.gpu_resource))
+        return Taken(sys.intern(found.spec.node_name), needs(found.spec, self._site.gpu_resource), found.spec.holds)
 
     def _by_name(self) -> dict[str, Node]:
         if self._named is None:

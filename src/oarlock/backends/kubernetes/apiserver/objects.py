@@ -154,6 +154,34 @@ class Pod(Part, frozen=True):
     status: PodStatus = PodStatus()
 
 
+class PodVolume(Part, frozen=True):
+    """A volume of a pod, as far as it is one of a driver. `Raw` is not empty where the field is there."""
+
+    persistent_volume_claim: msgspec.Raw = msgspec.Raw()
+    ephemeral: msgspec.Raw = msgspec.Raw()
+    csi: msgspec.Raw = msgspec.Raw()
+
+    @property
+    def is_attached(self) -> bool:
+        return any(map(bytes, (self.persistent_volume_claim, self.ephemeral, self.csi)))
+
+
+class MountingSpec(PodSpec, frozen=True):
+    volumes: tuple[PodVolume, ...] = ()
+
+    @property
+    def holds(self) -> bool:
+        """Whether the pod holds volumes of drivers, or devices by claims."""
+        return bool(self.resource_claims) or any(one.is_attached for one in self.volumes)
+
+
+class MountingPod(Part, frozen=True):
+    """A pod with its volumes. They are left out of the pods that are kept as a whole."""
+
+    metadata: Meta = Meta()
+    spec: MountingSpec = MountingSpec()
+
+
 class VolumeClaimStatus(Part, frozen=True):
     phase: str = ""
 
