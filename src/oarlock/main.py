@@ -196,6 +196,7 @@ class Server:
         from oarlock.api.process import crossing, health, serverlog
         from oarlock.api.security import authentication
         from oarlock.api.services import forecaster, inbox, provided, wakes
+        from oarlock.controllers import nodeclasses
 
         root, settings = self._settings.home, self._settings
         over = crossing.Crossing(engine.loop)
@@ -236,7 +237,7 @@ class Server:
             inbox=inbox.Inbox(store, engine.clock, woken.touched),
             meters=measured,
             authenticator=authentication.Authenticator(store, secret, time.monotonic, engine.clock),
-            rules=settings.rules,
+            rules=nodeclasses.NodeClasses(settings.rules, engine.adds).rules,
             manifests=engine.manifests,
             tensorboards=crossing.TensorBoards(over, engine.tensorboards) if engine.tensorboards else None,
             forecaster=forecaster.Forecaster(names=privacy.Names(settings.private_jobs, secret)),
@@ -335,7 +336,7 @@ class Engine:
         self._ready: concurrent.futures.Future[None] = concurrent.futures.Future()
         self._stop = asyncio.Event()
         self.on_end: Callable[[], object] = lambda: None  # called on the engine's thread
-        self._adds: provisioners.Provisioner | None = None  # nodes
+        self.adds: provisioners.Provisioner | None = None  # nodes
         self._owner: launching.OwnerOf | None = None
         self.tensorboards: tensorboards.TensorBoards | None = None
         self._check: Callable[[], Coroutine[Any, Any, None]] | None = None
@@ -420,7 +421,7 @@ class Engine:
         self.site = site.completed(settings.kubernetes, self._home.task_secret(secrets.token_bytes), settings.tls_ca)
         opened = await backend.connect(self.site, os.environ, clock=time.time, monotonic=time.monotonic)
         self._check = lambda: opened.check_reached(settings.pods_url(self._url))
-        self._adds, self._owner = opened.provisioner(), opened.owner
+        self.adds, self._owner = opened.provisioner(), opened.owner
         self.tensorboards = opened.boards(settings.pods_url(self._url), self._home.task_secret(secrets.token_bytes))
         agents = self._told_to_agents(Path())
         self.manifests = lambda job: opened.manifests(launching.rehearsed(job, agents, self.clock()))
@@ -474,14 +475,14 @@ class Engine:
                     clock=clock,
                     report=report,
                     rules=settings.rules,
-                    provisioner=self._adds,
+                    provisioner=self.adds,
                     names=privacy.Names(settings.private_jobs, self._home.task_secret(secrets.token_bytes)),
                     memo=memos.Memo(),
                 ),
                 guardian.Guardian(
                     store, self.backend, leader, remains, told, clock=clock, report=report, owner=self._owner
                 ),
-                provisioning.Provisioning(store, self._adds, leader, clock=clock, report=report, rules=settings.rules),
+                provisioning.Provisioning(store, self.adds, leader, clock=clock, report=report, rules=settings.rules),
                 tensorboards.TensorBoards(store, self.tensorboards, leader, clock=clock),
                 measuring.Measuring(store, leader, clock=clock, report=report),
                 retention.Retention(

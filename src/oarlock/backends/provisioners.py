@@ -14,7 +14,7 @@ from oarlock.spec.cluster import provisioning
 
 class Provisioner(Protocol):
     def lacking(self, node_class: str) -> tuple[str, ...]:
-        """Return the claims of volumes that no new node of the class can mount, as far as is known now."""
+        """Return the claims of volumes that no new node of the class can mount, as far as is known now. Any thread."""
         ...
 
     async def answered(self) -> list[provisioning.Answered] | None:

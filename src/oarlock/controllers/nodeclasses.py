@@ -1,7 +1,7 @@
 """The declared classes of nodes, each with the claims that its new nodes cannot serve as far as is known now.
 
-The scheduler and the requests for nodes read the same rules, so that a gang with a volume elsewhere neither waits for a
-new node nor has one requested.
+The scheduler, the requests for nodes and the API's forecasts read the same rules, so that a gang with a volume
+elsewhere neither waits for a new node nor has one requested. Each has an object of its own, on its own thread.
 """
 
 from __future__ import annotations

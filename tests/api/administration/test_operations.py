@@ -81,7 +81,7 @@ async def test_metrics_count_the_missing_nodes_by_class(rig: rigs.Rig) -> None:
     model = nodes.Node(name="large", capacity=holdings.Resources(8000))
     classes = tuple(nodes.NodeClass(name=name, model=model, most=9) for name in ("large", "small"))
     rules = plans.Rules(node_classes=classes)
-    rig.app = application.make(msgspec.structs.replace(rig.services, rules=rules))
+    rig.app = application.make(msgspec.structs.replace(rig.services, rules=lambda: rules))
     for count in (2, 3):
         job = await rig.submit("ann")
         need = provisioning.Need(nodes={"large": count}, tasks=())

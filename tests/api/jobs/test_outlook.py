@@ -14,9 +14,11 @@ from tests.api import rig as rigs
 from oarlock.api import application
 from oarlock.api.jobs import decisions, outlook
 from oarlock.api.services import forecaster
+from oarlock.backends import provisioners
+from oarlock.controllers import nodeclasses
 from oarlock.scheduler.forecasting import forecasts
 from oarlock.spec import attempts, events, holdings, intents, jobs, phases, plans, refusals, summaries
-from oarlock.spec.cluster import prices, provisioning
+from oarlock.spec.cluster import nodes, prices, profiles, provisioning
 
 
 @pytest.fixture(autouse=True)
@@ -98,6 +100,39 @@ async def test_why_names_the_nodes_that_were_requested(rig: rigs.Rig) -> None:
         "1 node of large was requested 2 min ago; the autoscaler refused that 1.5 min ago (out of quota); "
         "it is made again soon. big holds 2 GPUs."
     )
+
+
+async def test_forecasts_know_the_volumes_that_no_new_node_can_mount(rig: rigs.Rig) -> None:
+    """They promised a job new nodes of a class that the leader would not ask for, and a job was accepted that could
+    never run. The store has no new line between the two forecasts.
+    """
+    autoscaler = provisioners.Memory()
+    devices = tuple(nodes.Device(index=index, type="gpu", memory_bytes=0) for index in range(2))
+    model = nodes.Node(name="large", capacity=holdings.Resources(8000, 1 << 40, 2), devices=devices)
+    declared = plans.Rules(
+        node_classes=(nodes.NodeClass(name="large", model=model, most=2),),
+        profiles=(profiles.Profile(claims=("disk",)),),
+    )
+    rules = nodeclasses.NodeClasses(declared, autoscaler).rules
+    rig.app = application.make(msgspec.structs.replace(rig.services, rules=rules))
+    wanted = {"worker": {"count": 2, "gpus": 2}}
+    await rig.submit(name="digits", roles=wanted)
+
+    async def refused() -> str:
+        found = await ask(rig, "digits/why")
+        return str((found["forecast"]["refusal"] or {}).get("code"))
+
+    assert await refused() != "never_fits"
+    autoscaler.lacks["large"] = ("disk",)
+    assert await refused() == "never_fits"
+    async with rig.as_user("ann") as http:
+        told = await http.post("/api/v1/jobs", json=rigs.submission(name="more", roles=wanted))
+        planned = await http.post("/api/v1/plan", json=rigs.submission(name="more", roles=wanted))
+    assert (told.status_code, told.json()["error"]["code"]) == (422, "impossible")
+    assert "disk" in told.json()["error"]["message"]
+    assert "never_fits" in planned.text
+    autoscaler.lacks.clear()
+    await rig.submit(name="more", roles=wanted)
 
 
 async def test_the_smallest_change_is_one_that_was_tried_out(rig: rigs.Rig) -> None:

@@ -47,7 +47,7 @@ async def ready(call: routes.Call) -> Readiness | routes.Answer:
 
 
 async def measure(call: routes.Call) -> responses.Response:
-    classes = [one.name for one in call.services.rules.node_classes]
+    classes = [one.name for one in call.services.rules().node_classes]
     counted = await call.services.store.read(lambda view: _count(view, classes))
     told = call.services.meters
     told.counted(counted.jobs)

@@ -19,7 +19,7 @@ from oarlock.spec import bodies, holdings, jobs, plans
 async def show_all(call: routes.Call) -> bodies.Forecasts:
     services = call.services
     now = services.clock()
-    told = await services.forecaster.all(call.access, services.rules, now)
+    told = await services.forecaster.all(call.access, services.rules(), now)
     active = await call.access.shared(lambda view: {job.id: job for job in view.active()})
     if told is None:
         return _uncomputed(call, active, now)

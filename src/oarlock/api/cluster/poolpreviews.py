@@ -41,7 +41,7 @@ async def preview(call: routes.Call) -> bodies.PoolPreview:
     wanted, name, services = call.body(poolchanges.Change), call.path["pool"], call.services
     if isinstance(wanted.policy, str):
         registry.named(wanted.policy)
-    now = services.clock()
+    now, rules = services.clock(), services.rules()
 
     def look(view: stores.View) -> _Seen:
         _, after = pools.checked(view, name, wanted)
@@ -51,7 +51,7 @@ async def preview(call: routes.Call) -> bodies.PoolPreview:
             after=pools.tree(view, declared),
             declared=declared,
             pool=after,
-            snapshot=services.forecaster.snapshot(view, services.rules, now),
+            snapshot=services.forecaster.snapshot(view, rules, now),
             jobs={job.id: job for job in view.active()},
         )
 

@@ -62,8 +62,9 @@ def _check(view: stores.View, job: job_nouns.Job, wanted: nouns.Edit, services: 
         _check_running(after, job.live)
     nodes = view.nodes()
     if nodes and (wanted.pool, wanted.min) != (None, None):
-        empty = plans.Snapshot(nodes=tuple(nodes), pools=tuple(view.pools()), rules=services.rules)
-        refusal = reasons.never(gangs.gang(after, of=services.rules.profiles), contexts.Context(empty))
+        rules = services.rules()
+        empty = plans.Snapshot(nodes=tuple(nodes), pools=tuple(view.pools()), rules=rules)
+        refusal = reasons.never(gangs.gang(after, of=rules.profiles), contexts.Context(empty))
         if refusal is not None:
             detail = msgspec.to_builtins(refusal)
             raise errors.Impossible(refusal.message, hint=refusal.change or "See: oarlock pools", detail=detail)

@@ -30,7 +30,7 @@ async def plan(call: routes.Call) -> plans.Forecast:
     await submissions.judge(services, call.access, msgspec.structs.replace(submission, snapshot=None), possible=False)
     job = submissions.draft(services, call.access.user.name, submission)
     async with services.forecast_turns.of(call.access.user.name):
-        forecast = await services.forecaster.plan(call.access, services.rules, services.clock(), job)
+        forecast = await services.forecaster.plan(call.access, services.rules(), services.clock(), job)
     shown = call.access.shown_forecast(forecast)
     assert shown is not None
     return shown
@@ -57,7 +57,7 @@ async def why(call: routes.Call) -> bodies.Why:
     now = services.clock()
     found = None
     if forecaster.waits(job):
-        found = await services.forecaster.of(call.access, services.rules, now, job)
+        found = await services.forecaster.of(call.access, services.rules(), now, job)
     waiting = job.phase is phases.Phase.QUEUED
     refusal = (found.refusal if found is not None else job.refusal) if waiting else None
     forecast = call.access.shown_forecast(_offered(services, job, found))

@@ -71,11 +71,12 @@ async def judge(
             path="dependencies",
             hint="Upload a snapshot.",
         )
-    gang = gangs.gang(draft(services, access.user.name, submission), of=services.rules.profiles)
+    rules = services.rules()
+    gang = gangs.gang(draft(services, access.user.name, submission), of=rules.profiles)
     nodes, declared = await access.shared(lambda view: (view.nodes(), view.pools()))
     pooltrees.check_leaf(spec.pool, declared)
     if possible and nodes:
-        empty = plans.Snapshot(nodes=tuple(nodes), pools=tuple(declared), rules=services.rules)
+        empty = plans.Snapshot(nodes=tuple(nodes), pools=tuple(declared), rules=rules)
         refusal = reasons.never(gang, contexts.Context(empty))
         if refusal is not None:
             raise errors.Impossible(

@@ -126,7 +126,7 @@ class Forecaster:
         return await self._with_remedy(forecast, look.snapshot, gang, now)
 
     async def _fresh(self, access: authorisation.Access, rules: plans.Rules, now: float) -> Told | None:
-        """Return forecasts that have all that was written before this call; slow ones may be older.
+        """Return forecasts that have these rules, and all that was written before this call; slow ones may be older.
 
         None where the new ones are not ready in time.
         """
@@ -135,7 +135,9 @@ class Forecaster:
         if told is not None and self._monotonic() - told.made_at >= max(KEPT_S, KEPT_TIMES * told.took_s):
             told = None
         for _ in range(2):  # those under way may be older than the last line
-            if told is not None and (told.look.seq >= seq or told.took_s > SLOW_S):
+            if told is not None and (
+                told.took_s > SLOW_S or (told.look.seq >= seq and told.look.snapshot.rules == rules)
+            ):
                 return told
             if self._making is None or self._making.done():
                 self._making = asyncio.create_task(self._make(access, rules, now))

@@ -162,7 +162,7 @@ class Services(msgspec.Struct, kw_only=True, frozen=True):
     turns: Turns = msgspec.field(default_factory=Turns)
     forecast_turns: Turns = msgspec.field(default_factory=lambda: Turns("forecasts"))
     simulation_turns: Turns = msgspec.field(default_factory=lambda: Turns("simulations"))
-    rules: plans.Rules = plans.Rules()  # of the scheduler
+    rules: Callable[[], plans.Rules] = plans.Rules  # the present ones of the scheduler
     manifests: Callable[[jobs.Job], list[dict[str, Any]]] | None = None  # of a job's pods; None without a cluster
     tensorboards: TensorBoards | None = None  # beside jobs; None where the backend runs none
     forecaster: Forecaster = msgspec.field(default_factory=Forecaster)

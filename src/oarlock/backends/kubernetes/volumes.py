@@ -41,7 +41,7 @@ class Volumes:
         self._site = site
         self._changed = changed
         self._by_claim: dict[str, _Volume] | None = None
-        self._new: dict[str, tuple[str, ...]] = {}  # by class: what its new nodes lack
+        self._new: dict[str, tuple[str, ...]] = {}  # by class: what its new nodes lack. Replaced, for other threads
         self._known: dict[str, tuple[Labels, tuple[str, ...]]] = {}  # by node: what it lacks by the volumes alone
         self._watch: watches.Watch[objects.Volume, _Volume] = watches.Watch(
             api,
@@ -70,13 +70,14 @@ class Volumes:
         return self._by_claim.get(claim)
 
     def lacking(self, node_class: str) -> tuple[str, ...]:
-        """Return the claims that no new node of the class can mount."""
-        if node_class not in self._new:
+        """Return the claims that no new node of the class can mount. Any thread may ask."""
+        known = self._new  # before the volumes: what follows from older ones ends with it
+        if node_class not in known:
             labels = self._site.node_classes[node_class].all_labels(node_class, self._site)
-            self._new[node_class] = tuple(
+            known[node_class] = tuple(
                 one.claim for one in self._some() if not any(_may_select(term, labels) for term in one.terms)
             )
-        return self._new[node_class]
+        return known[node_class]
 
     def _some(self) -> list[_Volume]:
         return sorted(self._watch.items.values(), key=lambda one: one.claim)[:MOST_CLAIMS]
@@ -100,7 +101,7 @@ class Volumes:
 
     def _forget(self) -> None:
         self._known.clear()
-        self._new.clear()
+        self._new = {}
         self._by_claim = None
         self._changed()
 
