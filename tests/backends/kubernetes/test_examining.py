@@ -10,6 +10,8 @@ from tests.backends.kubernetes.testcluster import apiserver, cluster, restricted
 
 from oarlock.backends.kubernetes import examining, reaching, site
 from oarlock.backends.kubernetes.apiserver import client, objects
+from oarlock.spec import holdings
+from oarlock.spec.cluster import nodes
 
 SITE = site.Site(namespace="jobs", image="registry.example/oarlock:1", images={"torch": "registry.example/torch:2"})
 
@@ -26,6 +28,30 @@ def test_a_pod_that_pulls_keeps_the_restricted_profile() -> None:
     pod = examining.pod(SITE, "registry.example/torch:2")
     assert restricted.violations(pod) == []
     assert pod["metadata"]["name"] != examining.pod(SITE, "registry.example/torch:3")["metadata"]["name"]
+
+
+PLAIN, CUDA = "registry.example/torch:2", "registry.example/torch-cuda:2"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "resource", "pulled"),
+    [
+        (0, "nvidia.com/gpu", {PLAIN: "n1"}),
+        (2, "nvidia.com/gpu", {PLAIN: "n1", CUDA: "n2"}),
+        (2, "nvidia.com/mig-1g.5gb", {PLAIN: "n1", CUDA: "n2"}),
+        (2, "amd.com/gpu", {PLAIN: "n1"}),
+    ],
+)
+def test_the_cuda_image_is_pulled_only_where_jobs_can_get_it(gpus: int, resource: str, pulled: dict[str, str]) -> None:
+    """It has 3 GB: a node without GPUs pulled them for nothing, and for minutes."""
+    told = site.Site(image="own", images={"torch": PLAIN, "torch-cuda": CUDA}, gpu_resource=resource)
+    usable = [
+        nodes.Node(name="n1", capacity=holdings.Resources(1000)),
+        nodes.Node(name="n2", capacity=holdings.Resources(1000, 0, gpus)),
+    ]
+    assert examining._pulls(usable, told) == {"own": "n1", **pulled}
+    same = msgspec.structs.replace(told, images={"torch": PLAIN, "torch-cuda": PLAIN})
+    assert examining._pulls(usable, same) == {"own": "n1", PLAIN: "n1"}, "each image once"
 
 
 async def examined(

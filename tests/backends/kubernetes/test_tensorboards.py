@@ -65,7 +65,7 @@ def test_a_node_counts_its_requests_as_taken_by_others() -> None:
     login = boards.login(SITE, URL, "t0ken")
     made = {**boards.pod("j-0abc", 1, "digits", SITE, login, []), "status": {"phase": "Running"}}
     made["spec"]["nodeName"] = "n1"
-    pod = msgspec.convert(made, objects.Pod)
+    pod = msgspec.convert(made, objects.MountingPod)
     state = clusterstate.ClusterState(None, SITE, monotonic=lambda: 0.0)  # type: ignore[arg-type]  # nothing is asked
     taken = state._pod(pod)
     assert taken is not None

@@ -10,11 +10,12 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import httpx
 import pytest
 
-from oarlock.data.checkpoints import signing
+from oarlock.data.checkpoints import signing, trying
 from oarlock.data.transfers import authorities, mailboxes
 from oarlock.spec import errors
 
@@ -24,11 +25,18 @@ EMPTY = (
 
 
 class Store(http.server.BaseHTTPRequestHandler):
+    seen: ClassVar[list[str | None]] = []
+
     def do_GET(self) -> None:
+        self.seen.append(os.environ.get("SSL_CERT_FILE"))
         self.send_response(200)
         self.send_header("Content-Length", str(len(EMPTY)))
         self.end_headers()
         self.wfile.write(EMPTY)
+
+    def do_PUT(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.do_GET()
 
     def log_message(self, *_: object) -> None: ...
 
@@ -82,6 +90,26 @@ async def test_the_server_and_its_signed_urls_reach_a_store_of_a_private_authori
     assert (await asyncio.to_thread(httpx.get, url)).status_code == 200
     known = ssl.create_default_context(cafile=str(tmp_path / "bundle")).cert_store_stats()["x509_ca"]
     assert known > 20, "the authorities of the system stay"
+
+
+async def test_doctor_tells_the_authorities_to_the_clients_of_the_store_alone(
+    store: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program that makes a token for the cluster meanwhile would have trusted them, too."""
+    url, pem = store
+    monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "x")
+    monkeypatch.setattr(Store, "seen", [])
+    said, _ = await trying.finding("s3://bucket")
+    assert said == "s3://bucket cannot keep checkpoints: an object cannot be written: " + (
+        "ConnectError: the store's address does not answer"
+    )
+    said, _ = await trying.finding("s3://bucket", pem)
+    assert said == "s3://bucket cannot keep checkpoints: an object that was written is not listed"
+    assert len(Store.seen) >= 2
+    assert set(Store.seen) == {None}
 
 
 def test_the_helper_trusts_the_authorities_of_its_task(

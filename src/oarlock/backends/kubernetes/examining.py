@@ -125,14 +125,13 @@ async def examine(api: client.Client, site: Site, url: str = "") -> AsyncIterato
         nodes = [node for node in await _nodes(api, site) if node is not None]
         for result in _of_nodes(nodes, site):
             yield result
-        usable = next((node.name for node in nodes if node.open and node.admits(None)), None)
-        if usable is None:
+        usable = [node for node in nodes if node.open and node.admits(None)]
+        if not usable:
             return
-        for image in dict.fromkeys([site.image, *site.images.values()]):
-            if image:
-                yield await _pull(api, site, usable, image)
+        for image, node in _pulls(usable, site).items():
+            yield await _pull(api, site, node, image)
         if url:
-            yield await _reach(api, site, usable, url)
+            yield await _reach(api, site, usable[0].name, url)
     except errors.OarlockError as error:
         yield Result("cluster", error.message, error.hint or "Look at the cluster: kubectl get nodes")
 
@@ -198,6 +197,15 @@ def _of_nodes(nodes: list[Node], site: Site) -> Iterable[Result]:
         types[device.type] = types.get(device.type, 0) + 1
     counted = ", ".join(f"{count} {kind}" for kind, count in sorted(types.items()))
     yield Result("gpus", counted or f"no node has {site.gpu_resource}: jobs get no GPUs")
+
+
+def _pulls(usable: list[Node], site: Site) -> dict[str, str]:
+    """Return the images, each with the node that pulls it: one whose jobs can get it."""
+    found = dict.fromkeys((site.image, *site.offered_on(gpus=False).values()), usable[0].name)
+    with_gpus = [node.name for node in usable if node.capacity.gpus]
+    for image in site.offered_on(gpus=True).values() if with_gpus else ():
+        found.setdefault(image, with_gpus[0])
+    return {image: node for image, node in found.items() if image}
 
 
 async def _pull(api: client.Client, site: Site, node: str, image: str) -> Result:

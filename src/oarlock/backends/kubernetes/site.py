@@ -303,7 +303,12 @@ class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     @property
     def offered(self) -> dict[str, str]:
         """The images, by name, that the installation's jobs can get."""
-        return {name: image for name, image in self.images.items() if self.has_cuda or not name.endswith(CUDA)}
+        return self.offered_on(gpus=True)
+
+    def offered_on(self, *, gpus: bool) -> dict[str, str]:
+        """Return the images, by name, that jobs can get on a node, which has GPUs or has none."""
+        cuda = gpus and self.has_cuda
+        return {name: image for name, image in self.images.items() if cuda or not name.endswith(CUDA)}
 
     def profiles_of(self, pool: str, owner: str) -> list[Profile]:
         """Return the profiles of a job of this owner in this pool, by name: a later one wins."""

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
+from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -56,14 +58,17 @@ def check(url: str) -> None:
 
 
 class SignedObjects:
-    """The objects below one URL, `s3://BUCKET/PREFIX`. Threads may share it."""
+    """The objects below one URL, `s3://BUCKET/PREFIX`. Threads may share it.
 
-    def __init__(self, url: str) -> None:
+    `authorities` is a file with those that the store's certificate may have, where AWS_CA_BUNDLE names none.
+    """
+
+    def __init__(self, url: str, authorities: Path | None = None) -> None:
         check(url)
         parts = urlsplit(url)
         self._url, self._bucket = url, parts.netloc
         self._prefix = f"{parts.path.strip('/')}/" if parts.path.strip("/") else ""
-        self._client = _client()
+        self._client = _client(authorities)
         self._threads = futures.ThreadPoolExecutor(THREADS, thread_name_prefix="oarlock-objects")
 
     async def listed(self, path: str) -> list[StoredObject]:
@@ -144,7 +149,7 @@ class SignedObjects:
 _RIGHTS = "An administrator checks the rights of the server's credentials (docs/kubernetes.md)."
 
 
-def _client() -> Any:
+def _client(authorities: Path | None) -> Any:
     try:
         from botocore import config, session
     except ImportError as error:
@@ -162,7 +167,8 @@ def _client() -> Any:
         read_timeout=READ_TIMEOUT_S,
         retries={"total_max_attempts": 2},  # agents ask again
     )
-    return session.get_session().create_client("s3", config=settings)
+    verify = None if authorities is None or os.environ.get("AWS_CA_BUNDLE") else str(authorities)
+    return session.get_session().create_client("s3", config=settings, verify=verify)
 
 
 @contextlib.contextmanager

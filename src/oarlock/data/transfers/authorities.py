@@ -22,13 +22,22 @@ def trust(pem: str, bundle: Path, environ: MutableMapping[str, str]) -> list[str
     """Write the file `bundle`, and name it in the environment. Return the variables that were not set before: the
     others stay as they are.
     """
-    content = "\n".join([*_system(), pem.strip()]) + "\n"
-    made = os.open(bundle, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with os.fdopen(made, "w", encoding="utf-8") as file:
-        file.write(content)
+    _write(pem, bundle)
     added = [name for name in VARIABLES if name not in environ]
     environ.update(dict.fromkeys(added, str(bundle)))
     return added
+
+
+@contextlib.contextmanager
+def bundled(pem: str) -> Iterator[Path | None]:
+    """Yield a file with these authorities and the system's; None for an empty text."""
+    if not pem:
+        yield None
+        return
+    with tempfile.TemporaryDirectory(prefix="oarlock-authorities-") as folder:
+        bundle = Path(folder) / "authorities.pem"
+        _write(pem, bundle)
+        yield bundle
 
 
 @contextlib.contextmanager
@@ -44,6 +53,13 @@ def trusted(pem: str) -> Iterator[None]:
         finally:
             for name in added:
                 os.environ.pop(name, None)
+
+
+def _write(pem: str, bundle: Path) -> None:
+    content = "\n".join([*_system(), pem.strip()]) + "\n"
+    made = os.open(bundle, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(made, "w", encoding="utf-8") as file:
+        file.write(content)
 
 
 def _system() -> list[str]:
