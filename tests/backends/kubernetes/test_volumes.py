@@ -15,6 +15,7 @@ from oarlock.spec import errors, jobfile
 from oarlock.spec.cluster import nodes
 
 HOST = "kubernetes.io/hostname"
+ZONE = site.DOMAINS["zone"]
 MIRROR = {"a": {HOST: "a", "zone": "1"}, "b": {HOST: "b", "zone": "1"}, "c": {HOST: "c", "zone": "2", "rank": "7"}}
 
 
@@ -69,7 +70,7 @@ def test_the_nodes_of_a_volume(terms: list[dict[str, Any]], selected: str) -> No
 class Known:
     """Volumes as a watch told them, at a time of the test's own."""
 
-    def __init__(self, *told: dict[str, Any], site: site.Site = inmemory.SITE) -> None:
+    def __init__(self, *told: dict[str, Any], site: site.Site = inmemory.SITE, alike: list[str] | None = None) -> None:
         self.now = 0.0
         self.changes = 0
         self.made = volumes.Volumes(
@@ -77,6 +78,7 @@ class Known:
             site,
             monotonic=lambda: self.now,
             changed=self._count,
+            alike=lambda _: [{ZONE: zone} for zone in alike or []],
         )
         for one in told:
             self.made._watch.put(msgspec.convert(one, objects.Volume))
@@ -127,6 +129,35 @@ def test_a_class_of_nodes_tells_the_claims_that_no_new_node_can_mount() -> None:
     known.made._watch.put(msgspec.convert(volume("zonal", where(site.DOMAINS["zone"], "In", "2")), objects.Volume))
     known.made._forget()
     assert known.made.lacking("there") == ("disk",), "the claim has another volume now"
+
+
+@pytest.mark.parametrize(
+    ("alike", "lacks"), [([], ()), (["1", "1"], ()), (["1", "2"], ("zonal",)), (["2"], ("zonal",)), ([""], ("zonal",))]
+)
+def test_present_nodes_tell_where_an_autoscaler_without_the_claims_adds_nodes(
+    alike: list[str], lacks: tuple[str, ...]
+) -> None:
+    """It was asked for nodes of a class without a zone, and added them in any, up to the most of the class."""
+    told = msgspec.structs.replace(inmemory.SITE, node_classes=CLASSES)
+    known = Known(volume("zonal", where(ZONE, "In", "1")), site=told, alike=alike)
+    assert known.made.lacking("local", judged=False) == lacks
+    assert known.made.lacking("local", judged=True) == (), "it knows the claims"
+    assert known.made.lacking("here", judged=False) == (), "the class says its zone"
+    assert known.made.lacking("there", judged=False) == ("zonal",)
+
+
+async def test_without_requests_the_nodes_of_the_class_or_all_nodes_are_looked_at() -> None:
+    cluster = inmemory.Cluster("n1", "n2")
+    cluster.volumes = [volume("zonal", where(ZONE, "In", "1"))]
+    told = msgspec.structs.replace(inmemory.SITE, node_classes={"local": CLASSES["local"], "other": CLASSES["local"]})
+    cluster.nodes["n1"]["metadata"]["labels"] = {ZONE: "1", told.class_label: "local"}
+    cluster.nodes["n2"]["metadata"]["labels"] = {ZONE: "2"}
+    async with test_races.opened(cluster, told) as made:
+        requests = made.provisioner()
+        while requests.lacking("other") != ("zonal",):  # the test's time limit bounds it
+            await made.wait(0.01)
+        assert requests.lacking("local") == ()
+        assert requests.lacking("unknown") == ()
 
 
 async def test_the_plan_knows_of_a_volume_and_of_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:

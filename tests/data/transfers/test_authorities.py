@@ -38,6 +38,8 @@ class Store(http.server.BaseHTTPRequestHandler):
         self.rfile.read(int(self.headers["Content-Length"]))
         self.do_GET()
 
+    do_POST = do_PUT
+
     def log_message(self, *_: object) -> None: ...
 
 

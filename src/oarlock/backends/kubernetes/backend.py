@@ -95,7 +95,12 @@ class KubernetesBackend:
         self._own = ownpods.OwnPods(
             api, self._path("pods"), site, monotonic=monotonic, changed=self._changed.set, missing=self._missing
         )
-        self._volumes = volumes.Volumes(api, site, monotonic=monotonic, changed=self._cluster_changed)
+        self._volumes = volumes.Volumes(
+            api, site, monotonic=monotonic, changed=self._cluster_changed, alike=self._state.alike
+        )
+        self._requests = noderequests.NodeRequests(
+            api, site, projection=self._projection, lacking=self._volumes.lacking
+        )
         self._places = places.Places(self._state, self._own, monotonic=monotonic)
         self._bars = bars.Bars(monotonic=monotonic)
         self._claims = steering.Claims(api, site, monotonic=monotonic)
@@ -109,6 +114,8 @@ class KubernetesBackend:
     def open(self) -> None:
         """Begin to follow the cluster."""
         self._running = [asyncio.create_task(one.run()) for one in (self._state, self._own, self._volumes)]
+        if self._site.node_classes:
+            self._running.append(asyncio.create_task(self._requests.follow()))
 
     def capabilities(self) -> dict[str, str]:
         """Return facts about this cluster for `GET /api/v1/server`."""
@@ -116,9 +123,7 @@ class KubernetesBackend:
 
     def provisioner(self) -> noderequests.NodeRequests:
         """Return the way to request nodes of this cluster's autoscaler."""
-        return noderequests.NodeRequests(
-            self._api, self._site, projection=self._projection, lacking=self._volumes.lacking
-        )
+        return self._requests
 
     def boards(self, server: str, task_secret: bytes) -> tensorboards.TensorBoards:
         """Return the way to run a TensorBoard beside each job."""

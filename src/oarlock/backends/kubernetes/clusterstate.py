@@ -106,6 +106,11 @@ class ClusterState:
         found = self._by_name().get(name)
         return None if found is None else _with(found, self._taken().get(name, _NOTHING))
 
+    def alike(self, node_class: str) -> list[dict[str, str]]:
+        """Return the labels of the nodes of this class, of all nodes where it has none. Any thread may ask."""
+        found = list(self.labels.values())
+        return [one for one in found if one.get(self._site.class_label) == node_class] or found
+
     def most_pods(self, name: str) -> int | None:
         """Return the number of pods that the node takes; None where it does not say."""
         return self._most_pods.get(name)

@@ -12,10 +12,12 @@ same numbers.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NoReturn, Protocol
 
 from oarlock.backends.kubernetes import projecting
 from oarlock.backends.kubernetes.apiserver import client, discovery, objects
@@ -53,6 +55,16 @@ class ProvisioningRequest(objects.Part, frozen=True):
     status: _Status = _Status()
 
 
+class Lacking(Protocol):
+    """Returns the claims that no new node of the class can mount; `judged`: as `Volumes.lacking` describes."""
+
+    def __call__(self, node_class: str, *, judged: bool) -> tuple[str, ...]: ...
+
+
+def _nothing(node_class: str, *, judged: bool) -> tuple[str, ...]:
+    return ()
+
+
 class NodeRequests:
     """`backends.provisioners.Provisioner` for a cluster. `clock` is the wall clock, for the times in Events."""
 
@@ -64,7 +76,7 @@ class NodeRequests:
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
         projection: projecting.Projection | None = None,
-        lacking: Callable[[str], tuple[str, ...]] = lambda node_class: (),
+        lacking: Lacking = _nothing,
     ) -> None:
         self._lacking = lacking
         self._projection = projection or projecting.Projection(api, site, monotonic=monotonic)
@@ -74,8 +86,17 @@ class NodeRequests:
         self._monotonic = monotonic
         self._kind = discovery.Kind(api, GROUP, PLURAL, VERSIONS, monotonic=monotonic)
 
+    async def follow(self) -> NoReturn:
+        """Find out again and again whether the cluster takes requests. `lacking` depends on it in each replica."""
+        while True:
+            with contextlib.suppress(errors.OarlockError):
+                await self._kind.version()
+            await asyncio.sleep(discovery.DISCOVERED_S)
+
     def lacking(self, node_class: str) -> tuple[str, ...]:
-        return self._lacking(node_class) if node_class in self._site.node_classes else ()
+        if node_class not in self._site.node_classes:
+            return ()
+        return self._lacking(node_class, judged=not self._kind.is_absent)
 
     async def answered(self) -> list[provisioning.Answered] | None:
         version = await self._kind.version()

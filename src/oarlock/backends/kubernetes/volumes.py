@@ -9,7 +9,7 @@ installation): then a gang learns it from the scheduler's refusals, node by node
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -31,17 +31,36 @@ class _Volume(NamedTuple):
     claim: str
     terms: tuple[objects.NodeTerm, ...]
 
+    def selects(self, name: str, labels: Labels) -> bool:
+        return any(selects(term, name, labels) for term in self.terms)
+
+
+class _New(NamedTuple):
+    """The claims that no new node of a class can mount, and the volumes about which its declaration says nothing."""
+
+    lacks: tuple[str, ...]
+    unsaid: tuple[_Volume, ...]
+
 
 class Volumes:
-    """Belongs to one event loop. `changed` is called whenever the nodes of a claim may have changed."""
+    """Belongs to one event loop. `changed` is called when the nodes of a claim may have changed. `alike` returns the
+    labels of the present nodes of a class, or of all nodes where the class has none.
+    """
 
     def __init__(
-        self, api: client.Client, site: Site, *, monotonic: Callable[[], float], changed: Callable[[], object]
+        self,
+        api: client.Client,
+        site: Site,
+        *,
+        monotonic: Callable[[], float],
+        changed: Callable[[], object],
+        alike: Callable[[str], Sequence[Labels]] = lambda node_class: (),
     ) -> None:
         self._site = site
         self._changed = changed
         self._by_claim: dict[str, _Volume] | None = None
-        self._new: dict[str, tuple[str, ...]] = {}  # by class: what its new nodes lack. Replaced, for other threads
+        self._alike = alike
+        self._new: dict[str, _New] = {}  # by class. It is replaced and never cleared: other threads read it
         self._known: dict[str, tuple[Labels, tuple[str, ...]]] = {}  # by node: what it lacks by the volumes alone
         self._watch: watches.Watch[objects.Volume, _Volume] = watches.Watch(
             api,
@@ -69,15 +88,27 @@ class Volumes:
             self._by_claim = {one.claim: one for one in self._watch.items.values()}
         return self._by_claim.get(claim)
 
-    def lacking(self, node_class: str) -> tuple[str, ...]:
-        """Return the claims that no new node of the class can mount. Any thread may ask."""
+    def lacking(self, node_class: str, *, judged: bool = True) -> tuple[str, ...]:
+        """Return the claims that no new node of the class can mount. Any thread may ask.
+
+        A class may say nothing about the zone of its nodes. Where the autoscaler has `judged` the claims of a request,
+        it adds a node in the right zone, or refuses. Another one may add nodes elsewhere, again and again: then the
+        present nodes tell where new ones come.
+        """
         known = self._new  # before the volumes: what follows from older ones ends with it
         if node_class not in known:
             labels = self._site.node_classes[node_class].all_labels(node_class, self._site)
-            known[node_class] = tuple(
-                one.claim for one in self._some() if not any(_may_select(term, labels) for term in one.terms)
+            possible = {one: any(_may_select(term, labels) for term in one.terms) for one in self._some()}
+            known[node_class] = _New(
+                lacks=tuple(one.claim for one, may in possible.items() if not may),
+                unsaid=tuple(one for one, may in possible.items() if may and not one.selects("", labels)),
             )
-        return known[node_class]
+        found = known[node_class]
+        if judged or not found.unsaid:
+            return found.lacks
+        alike = self._alike(node_class)
+        elsewhere = [one.claim for one in found.unsaid if not all(one.selects("", labels) for labels in alike)]
+        return tuple(sorted([*found.lacks, *elsewhere]))
 
     def _some(self) -> list[_Volume]:
         return sorted(self._watch.items.values(), key=lambda one: one.claim)[:MOST_CLAIMS]
@@ -85,9 +116,7 @@ class Volumes:
     def _lacks(self, name: str, labels: Labels) -> tuple[str, ...]:
         known = self._known.get(name)
         if known is None or known[0] is not labels:
-            lacks = tuple(
-                one.claim for one in self._some() if not any(selects(term, name, labels) for term in one.terms)
-            )
+            lacks = tuple(one.claim for one in self._some() if not one.selects(name, labels))
             known = self._known[name] = labels, lacks
         return known[1]
 

@@ -38,6 +38,11 @@ class Kind:
         self._version: str | None = None
         self._discovered_at: float | None = None
 
+    @property
+    def is_absent(self) -> bool:
+        """Whether the cluster had none of them when it was asked last. Any thread may ask."""
+        return self._discovered_at is not None and self._version is None
+
     async def version(self) -> str | None:
         """Return the version, None where the cluster has none of them."""
         now = self._monotonic()
