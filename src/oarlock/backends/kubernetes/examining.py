@@ -200,7 +200,7 @@ def _of_nodes(nodes: list[Node], site: Site) -> Iterable[Result]:
 
 
 def _pulls(usable: list[Node], site: Site) -> dict[str, str]:
-    """Return the images, each with the node that pulls it: one whose jobs can get it."""
+    """Return the images, each with a node where jobs can get it."""
     found = dict.fromkeys((site.image, *site.offered_on(gpus=False).values()), usable[0].name)
     with_gpus = [node.name for node in usable if node.capacity.gpus]
     for image in site.offered_on(gpus=True).values() if with_gpus else ():

@@ -291,7 +291,7 @@ class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     profiles: dict[str, Profile] = {}
 
     def image_of(self, framework: str, *, gpus: bool) -> str | None:
-        """Return the image of jobs of this framework that name none. `gpus`: of those whose tasks hold GPUs."""
+        """Return the image of jobs of this framework that name none. `gpus`: of jobs with GPUs."""
         cuda = self.images.get(f"{framework}{CUDA}") if gpus and self.has_cuda else None
         return cuda or self.images.get(framework)
 
