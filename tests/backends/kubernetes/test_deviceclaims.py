@@ -5,6 +5,7 @@ So the answers of a cluster that has them are pretended, and the refusals are th
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +17,7 @@ from tests.backends.kubernetes import conftest
 from tests.backends.kubernetes.test_backend import KubernetesRig, rig  # noqa: F401  (a fixture)
 from tests.backends.kubernetes.testcluster import apiserver, cluster, rights
 
-from oarlock.backends.kubernetes import backend, site, steering
+from oarlock.backends.kubernetes import backend, site, slices, steering
 from oarlock.backends.kubernetes.apiserver import client, discovery, objects
 from oarlock.backends.kubernetes.pods import rendering
 from oarlock.spec import errors
@@ -124,26 +125,75 @@ async def test_a_claim_that_the_api_server_drops_fails_the_launch(rig: Kubernete
         await rig.cluster.api.delete(f"{DEFINITIONS}/{DEFINED}")
 
 
-async def define(rig: KubernetesRig) -> None:  # noqa: F811  (the fixture)
+async def define(
+    rig: KubernetesRig,  # noqa: F811  (the fixture)
+    plural: str = steering.TEMPLATES,
+    kind: str = "ResourceClaimTemplate",
+    scope: str = "Namespaced",
+) -> None:
+    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
     body = {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": DEFINED, "annotations": {"api-approved.kubernetes.io": "https://example.com/a-test"}},
+        "metadata": {
+            "name": f"{plural}.{steering.DEVICES}",
+            "annotations": {"api-approved.kubernetes.io": "https://example.com/a-test"},
+        },
         "spec": {
             "group": steering.DEVICES,
-            "scope": "Namespaced",
-            "names": {"plural": steering.TEMPLATES, "singular": "template", "kind": "ResourceClaimTemplate"},
-            "versions": [
-                {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": {"type": "object"}}}
-            ],
+            "scope": scope,
+            "names": {"plural": plural, "singular": kind.lower(), "kind": kind},
+            "versions": [{"name": "v1", "served": True, "storage": True, "schema": schema}],
         },
     }
     await rig.cluster.api.create(DEFINITIONS, body, objects.Bare)
 
     async def served() -> bool:
         api = rig.cluster.api
-        kind = discovery.Kind(api, steering.DEVICES, steering.TEMPLATES, ("v1",), monotonic=lambda: 0.0)
-        return await kind.version() == "v1"
+        found = discovery.Kind(api, steering.DEVICES, plural, ("v1",), monotonic=lambda: 0.0)
+        return await found.version() == "v1"
 
     while not await served():
         await rig.pass_time()
+
+
+@apiserver.needed
+async def test_the_slices_of_a_node_are_followed_with_the_rights_of_the_server(rig: KubernetesRig) -> None:  # noqa: F811
+    """A change of the devices on one node says nothing about another; devices that several nodes reach, about all."""
+    path = f"/apis/{steering.DEVICES}/v1/{slices.SLICES}"
+
+    async def offer(name: str, **spec: Any) -> None:
+        body = {"apiVersion": f"{steering.DEVICES}/v1", "kind": "ResourceSlice", "metadata": {"name": name}}
+        await rig.cluster.api.create(path, {**body, "spec": {"driver": "d", **spec}}, objects.Bare)
+
+    async def changes(of: str, before: object) -> None:
+        while followed.of(of) == before:  # the test's time limit bounds it
+            await rig.pass_time()
+
+    await define(rig, slices.SLICES, "ResourceSlice", "Cluster")
+    told = msgspec.structs.replace(rig.cluster.site, profiles=PROFILES)
+    try:
+        async with client.Client(conftest.access(rig.server, rights.SERVER)) as api:
+            calls: list[None] = []
+            followed = slices.Slices(api, told, monotonic=time.monotonic, changed=lambda: calls.append(None))
+            running = asyncio.create_task(followed.run())
+            nothing = followed.of("n1")
+            await offer("first", nodeName="n1")
+            await changes("n1", nothing)
+            one = followed.of("n1")
+            assert followed.of("n2") == nothing
+            await offer("second", nodeName="n1")
+            await changes("n1", one)
+            assert followed.of("n2") == nothing
+            await offer("shared", allNodes=True)
+            await changes("n2", nothing)
+            two = followed.of("n1")
+            await rig.cluster.api.delete(f"{path}/first")
+            await changes("n1", two)
+            assert calls
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            plain = slices.Slices(api, rig.cluster.site, monotonic=time.monotonic, changed=lambda: None)
+            await plain.run()  # nothing is followed where no profile names claims
+    finally:
+        await rig.cluster.api.delete(f"{DEFINITIONS}/{slices.SLICES}.{steering.DEVICES}")

@@ -30,6 +30,9 @@ ELSEWHERE = {
     ("cluster", "patch", "oarlockpools/status.oarlock.dev"),
     *((rights.JOBS, verb, "oarlockjobs.oarlock.dev") for verb in ("create", "get", "patch", "delete")),
     (rights.JOBS, "patch", "oarlockjobs/status.oarlock.dev"),
+    *(
+        ("cluster", verb, "resourceslices.resource.k8s.io") for verb in ("list", "watch")
+    ),  # test_deviceclaims uses these
     ("cluster", "get", "namespaces"),
     ("cluster", "get", "customresourcedefinitions.apiextensions.k8s.io"),
 }

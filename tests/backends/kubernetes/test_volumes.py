@@ -274,6 +274,11 @@ async def test_the_plan_knows_for_a_while_of_devices_that_the_scheduler_did_not_
             await made.launch([inmemory.launch_of("j-one", node="n2")])
         found = {node.name: (node.lacks, node.barred) for node in await made.nodes()}
         assert found == {"n1": ((), ()), "n2": ((), ("devices/slices",))}
+        with monkeypatch.context() as driver:
+            driver.setattr(made._slices, "of", lambda name: "another device")
+            assert not any(node.barred for node in await made.nodes()), "the driver offers others now"
+        with pytest.raises(errors.Unavailable, match="cannot allocate all claims"):
+            await made.launch([inmemory.launch_of("j-again", node="n2")])
         with pytest.raises(errors.Unavailable, match="cannot allocate all claims"):
             await made.launch([inmemory.launch_of("j-two", node="n1")])
         assert not any(node.barred for node in await made.nodes()), "no node is left: each gets another try"

@@ -29,6 +29,7 @@ from oarlock.backends.kubernetes import (
     places,
     projecting,
     reaching,
+    slices,
     steering,
     tensorboards,
     volumes,
@@ -98,6 +99,7 @@ class KubernetesBackend:
         self._volumes = volumes.Volumes(
             api, site, monotonic=monotonic, changed=self._cluster_changed, alike=self._state.alike
         )
+        self._slices = slices.Slices(api, site, monotonic=monotonic, changed=self._cluster_changed)
         self._requests = noderequests.NodeRequests(
             api, site, projection=self._projection, lacking=self._volumes.lacking
         )
@@ -113,7 +115,8 @@ class KubernetesBackend:
 
     def open(self) -> None:
         """Begin to follow the cluster."""
-        self._running = [asyncio.create_task(one.run()) for one in (self._state, self._own, self._volumes)]
+        followed = (self._state, self._own, self._volumes, self._slices)
+        self._running = [asyncio.create_task(one.run()) for one in followed]
         if self._site.node_classes:
             self._running.append(asyncio.create_task(self._requests.follow()))
 
@@ -291,8 +294,9 @@ class KubernetesBackend:
         """Return the state on which it depends whether the scheduler finds the claim on the node."""
         node = self._state.node(name)
         facts = (node.capacity, node.ready, node.taints, self._state.labels.get(name)) if node is not None else None
+        devices = self._slices.of(name) if claim.startswith(machines.DEVICES) else None
         there = (key for key in self._own.on(name) if key not in without and self._own.is_bound(key))
-        return bars.Seen(facts, self._volumes.terms(claim), frozenset(there), self._state.freed(name))
+        return bars.Seen((facts, devices), self._volumes.terms(claim), frozenset(there), self._state.freed(name))
 
     def _marked(self, node: machines.Node) -> machines.Node:
         """Return the node with the claims that it cannot serve, and with those that it did not serve lately."""

@@ -55,6 +55,8 @@ RIGHTS = (
     Right(False, "watch", "pods"),
     Right(False, "list", "persistentvolumes"),
     Right(False, "watch", "persistentvolumes"),
+    Right(False, "list", "resourceslices.resource.k8s.io"),
+    Right(False, "watch", "resourceslices.resource.k8s.io"),
     Right(False, "list", "oarlockjobs.oarlock.dev"),
     Right(False, "watch", "oarlockjobs.oarlock.dev"),
     *(Right(False, verb, "oarlockpools.oarlock.dev") for verb in ("list", "watch", "create", "patch", "delete")),

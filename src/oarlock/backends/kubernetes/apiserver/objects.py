@@ -239,6 +239,17 @@ class Volume(Part, frozen=True):
     status: VolumeStatus = VolumeStatus()
 
 
+class SliceSpec(Part, frozen=True):
+    node_name: str = ""
+
+
+class ResourceSlice(Part, frozen=True):
+    """Devices that a driver offers on one node, or on several."""
+
+    metadata: Meta = Meta()
+    spec: SliceSpec = SliceSpec()
+
+
 # Nodes
 
 
