@@ -506,6 +506,34 @@ def test_a_node_with_a_taint_is_for_the_pool_whose_profile_tolerates_it(shell: p
     shell.do("pool", "rm", "dedicated")
 
 
+def test_a_plan_knows_of_a_volume_that_no_new_node_can_mount(shell: pods.PodShell) -> None:
+    """The leader knew it, and requested no node; the API's plan promised the node, and the job was accepted."""
+    shell.write(
+        "far.yaml",
+        """
+        name: far
+        command: "true"
+        framework: plain
+        image: registry.example/plain:1
+        volumes: [{claim: far, mount: /far}]
+        roles: {worker: {cpus: 40}}
+        """,
+    )
+    assert "Never" not in shell.do("plan", "far.yaml").stdout
+    there = {"key": "kubernetes.io/hostname", "operator": "In", "values": ["elsewhere"]}
+    spec = {
+        "capacity": {"storage": "1Gi"},
+        "accessModes": ["ReadWriteOnce"],
+        "hostPath": {"path": "/nothing"},
+        "claimRef": {"namespace": shell.namespace, "name": "far"},
+        "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [there]}]}},
+    }
+    shell.on_cluster(shell.make_volume("far", spec))
+    shell.until(lambda: "Closed to it: huge" in shell.do("plan", "far.yaml", code=None).stdout, "the plan")
+    refused = shell.do("submit", "far.yaml", "--no-snapshot", code=1)
+    assert "the volume of claim far cannot be mounted there" in refused.stderr
+
+
 def test_a_job_for_which_a_node_is_added_runs_there(shell: pods.PodShell) -> None:
     """No node is large enough; a declared class is. `why`, the measurement and the Event tell the missing node."""
     shell.do("run", "--detach", "--cpus", "40", "--name", "large", "--", "true")
