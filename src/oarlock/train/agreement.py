@@ -17,6 +17,7 @@ import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from oarlock.train import errors, worlds
 from oarlock.train.measuring.straggling import Slowest
@@ -69,6 +70,12 @@ class Apart:
     def finish(self) -> None:
         """Wait for nothing: no exchange is under way."""
 
+    def position(self) -> list[Any]:
+        return [1, 1, None]
+
+    def go_on(self, position: list[Any]) -> None:
+        """Go on at another rank's position: there is none."""
+
 
 class Agreement:
     """The exchanges at step boundaries. Every rank calls `settle` after every step. `clock` never goes back."""
@@ -79,6 +86,8 @@ class Agreement:
         self._stride = self._steps_left = 1
         self._began_at = clock()
         self._under_way: Callable[[], list[int]] | None = None
+        self._told: list[int] = []  # this rank's numbers in it
+        self._number = 0  # of it, among all exchanges by way of a parameter server
 
     def settle(
         self,
@@ -122,6 +131,21 @@ class Agreement:
             round_number,
         )
 
+    def position(self) -> list[Any]:
+        """Return the place between two exchanges, for a process that goes on here in another one's place: the steps
+        from one exchange to the next, those that are left, and of the exchange under way, if any, this rank's numbers
+        and its own number: those of a save may have come after it.
+        """
+        return [self._stride, self._steps_left, self._told if self._under_way else None, self._number]
+
+    def go_on(self, position: list[Any]) -> None:
+        """Go on at another rank's position, with its numbers in the exchange under way: the largest count."""
+        self._stride, self._steps_left, told, self._number = position
+        self._told = told or []
+        if told is not None:
+            assert worlds.exchanges is not None
+            self._under_way = worlds.exchanges.start_largest(told, self._number)
+
     def finish(self) -> None:
         """Wait for the exchange under way, which all ranks have begun. Its result is not used."""
         if self._under_way is not None:
@@ -142,12 +166,13 @@ class Agreement:
         if own_s is not None:
             own_us = min(round(own_s * 1e6), _MOST_OWN_US - 1)
             pace = own_us << _RANK_BITS | self._world.rank, _MOST_OWN_US - own_us
-        if not self._world.is_chief:
-            return self._world.start_largest((stop, 0, 1, 0, 0, *pace, writing, 0))
-        noise_milli = min(round(noise * 1000), MOST_NOISE_MILLI) if noise is not None else 0
-        return self._world.start_largest(
-            (stop, int(save), self._next_stride(), batch, noise_milli, *pace, writing, round_number)
-        )
+        self._told = [stop, 0, 1, 0, 0, *pace, writing, 0]
+        if self._world.is_chief:
+            noise_milli = min(round(noise * 1000), MOST_NOISE_MILLI) if noise is not None else 0
+            self._told = [stop, int(save), self._next_stride(), batch, noise_milli, *pace, writing, round_number]
+        wait = self._world.start_largest(self._told)
+        self._number = worlds.exchanges.begun if worlds.exchanges is not None else 0
+        return wait
 
     def _next_stride(self) -> int:
         """Return the number of steps that fit into EVERY_S at the present pace, at most twice the last number."""

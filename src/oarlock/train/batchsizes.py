@@ -69,6 +69,14 @@ class BatchFile:
             return  # not there yet, or not a decision
 
 
+def gain(initial: int | None, batch: Batch | None, ranks: int, noise: float | None) -> float:
+    """Return the progress of a step of all ranks, relative to one with the batch size with which the job began."""
+    if initial is None or batch is None or not noise:
+        return 1.0
+    total = batch.local * batch.accumulate * ranks
+    return total / initial * (noise + initial) / (noise + total)
+
+
 def parsed(local: object, accumulate: object) -> Batch | None:
     """Return the batch size of two numbers, or None if one is not valid."""
     at_once, parts = number(local), number(accumulate)

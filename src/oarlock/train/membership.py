@@ -18,7 +18,6 @@ So the gang ends where the exchanges of MOST_LOST steps in a row are lost.
 
 from __future__ import annotations
 
-import copy
 import functools
 import io
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +28,7 @@ import torch
 from torch import distributed, optim
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from oarlock.train import errors, worlds
+from oarlock.train import errors, states, worlds
 from oarlock.train.rounds import Round, Rounds
 from oarlock.train.strategies.strategy import Strategy, figures_of, waited
 
@@ -111,7 +110,7 @@ class Membership:
         if self.between():
             self._marked = done, waited(self._strategies)[0]
             self._made_before = self._made_by_each()
-            self._mark = {name: self._plain(kept) for name, kept in self._state.items()}
+            self._mark = {name: states.plain(kept, self._ours) for name, kept in self._state.items()}
 
     def lost(self) -> bool:
         """Return whether an exchange of this step has failed."""
@@ -129,44 +128,11 @@ class Membership:
             return (step - 1, self._made()) if self.lost() else (step, 0)
         for name, kept in self._state.items():
             if name in self._mark:
-                self._put_back(kept, self._mark[name])
+                states.put_back(kept, self._mark[name], self._ours)
         for strategy in self._strategies:
             for parameter in strategy.parameters:
                 parameter.grad = None
         return self._marked[0], 0
-
-    def _plain(self, kept: Any) -> Any:
-        """Return a copy of the state, except weights and an optimizer's moments, which only the exchanges change. The
-        forward pass changes buffers, as those of BatchNorm.
-        """
-        if isinstance(kept, optim.Optimizer):
-            return [
-                {name: _copied(value) for name, value in group.items() if name != "params"}
-                for group in kept.param_groups
-            ]
-        if self._trains(kept):
-            return {name: _copied(buffer) for name, buffer in kept.named_buffers()}
-        return _copied(kept.state_dict())
-
-    def _put_back(self, kept: Any, state: Any) -> None:
-        if isinstance(kept, optim.Optimizer):
-            for group, before in zip(kept.param_groups, state):
-                for name, value in before.items():
-                    if isinstance(value, torch.Tensor) and isinstance(group.get(name), torch.Tensor):
-                        group[name].copy_(value)  # a scheduler, or a compiled step, may hold this very tensor
-                    else:
-                        group[name] = value
-        elif self._trains(kept):
-            with torch.no_grad():
-                for name, buffer in kept.named_buffers():
-                    if name in state:
-                        buffer.copy_(state[name])
-        else:
-            kept.load_state_dict(state)
-
-    def _trains(self, kept: Any) -> bool:
-        """Return whether it is a model whose gradients are exchanged."""
-        return isinstance(kept, torch.nn.Module) and any(id(parameter) in self._ours for parameter in kept.parameters())
 
     def _made(self) -> int:
         """Return the number of exchanges since the mark."""
@@ -309,15 +275,3 @@ class Membership:
             for strategy, shared, made in zip(self._strategies, given["shared"], missed):
                 strategy.catch_up(shared, made=made)
             self._whole = True
-
-
-def _copied(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value.detach().clone()
-    if isinstance(value, dict):
-        made = copy.copy(value)  # of its own type
-        made.update({name: _copied(each) for name, each in value.items()})
-        return made
-    if type(value) in (list, tuple):
-        return type(value)(_copied(each) for each in value)
-    return copy.deepcopy(value)

@@ -19,7 +19,6 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 from types import TracebackType
@@ -28,16 +27,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from oarlock.train import agreement, batchsizes, environment, errors, failpoints, membership, stopping, worlds
+from oarlock.train import agreement, batchsizes, environment, errors, membership, stopping, succession, worlds
 from oarlock.train.batches import Batches
 from oarlock.train.batchsizes import Batch
-from oarlock.train.checkpointing import adopting, manifests, rng
+from oarlock.train.checkpointing import adopting, manifests, opening, rng
 from oarlock.train.checkpointing.checkpoints import Checkpoints, Restored, Saved
 from oarlock.train.measuring import pace, straggling
 from oarlock.train.moments import Hook
 from oarlock.train.reporting.progress import Line
-from oarlock.train.reporting.reports import VERSION, MetricFrames, Reports
-from oarlock.train.reporting.rows import Sink
+from oarlock.train.reporting.reports import VERSION, Reports, opened
 from oarlock.train.reporting.tensorboard import EventFile
 from oarlock.train.strategies import replicas
 from oarlock.train.strategies.dataparallel import strategy_of
@@ -121,6 +119,7 @@ class Session:
         self._membership = (
             membership.Membership(worlds.rounds, state, self._strategies) if worlds.rounds and rejoins else None
         )
+        self._succession = succession.of(self._strategies, state, others=bool(others))
         self._later_round = 0  # the newest round that all ranks know
         self._wish = stopping.Wish()
         self._stop = agreement.GO_ON
@@ -145,11 +144,7 @@ class Session:
 
         It is the progress of a step relative to a step at the batch size with which the job began.
         """
-        initial, batch = self._environment.batch_size, self.batch
-        if initial is None or batch is None or not self._noise:
-            return 1.0
-        total = batch.local * batch.accumulate * self.world.world_size
-        return total / initial * (self._noise + initial) / (self._noise + total)
+        return batchsizes.gain(self._environment.batch_size, self.batch, self.world.world_size, self._noise)
 
     def backward(self, loss: torch.Tensor) -> None:
         """Call `loss.backward()`. In a step of several parts: for their mean, with one exchange in the last part."""
@@ -197,8 +192,7 @@ class Session:
         self._pace.restart(cold=True)
         while not self.should_stop:
             self._parts_left = self.batch.accumulate - 1 if self._adapt and self.batch is not None else 0
-            if self._membership:
-                self._membership.mark(self.step)
+            self._mark()
             try:
                 batch = self._next(stream) if stream is not None else self.step + 1
             except StopIteration:
@@ -454,16 +448,8 @@ class Session:
     def _completed(self, saved: Saved) -> None:
         """Report a complete checkpoint, in the chief's thread that wrote it. Then older ones may go."""
         if self._reports:
-            self._reports.event(
-                "checkpoint",
-                step=saved.step,
-                path=str(saved.path),
-                manifest_sha256=saved.manifest_sha256,
-                bytes=saved.bytes,
-            )
-        failpoints.hit("train.after_checkpoint_reported")
-        if self._checkpoints:
-            self._checkpoints.prune()
+            told = {"step": saved.step, "path": str(saved.path), "manifest_sha256": saved.manifest_sha256}
+            self._reports.event("checkpoint", **told, bytes=saved.bytes)
 
     def _take_saved(self, saved: Saved | None) -> None:
         """Tell the hooks of a checkpoint that all ranks know to be complete."""
@@ -473,13 +459,8 @@ class Session:
                 hook.after_checkpoint(self, saved.path)
 
     def _open_reports(self) -> Reports:
-        sinks: list[Sink] = []
         report, process = self._environment.report, self._environment.process
-        if report:
-            report.mkdir(parents=True, exist_ok=True)
-            sinks.append(MetricFrames(report / f"metrics-{process}.bin"))
-        line = Line(sys.stderr) if report is None and self.world.is_chief else None
-        reports = Reports(events=report / f"events-{process}.jsonl" if report else None, sinks=sinks, line=line)
+        reports = opened(report, process, line=Line(sys.stderr) if report is None and self.world.is_chief else None)
         reports.draw(self._event_file)
         self._can_stack = bool(report and (report / f"stack-{os.getpid()}.ready").exists())
         reports.progress.ranks, reports.progress.pace = self.world.world_size, pace.Mean(self._pace)
@@ -499,39 +480,41 @@ class Session:
         return found[0] if len(found) == 1 else None
 
     def _open_checkpoints(self) -> None:
-        if self._directory is None:
-            return
-        directory = Path(self._directory).absolute()
-        try:
-            directory.mkdir(parents=True, exist_ok=True)
-        except OSError as cause:
-            raise errors.CheckpointError(
-                f"no checkpoints can be saved in {directory} ({cause}): use a directory that can be written"
-            ) from cause
-        # Outside of Oarlock every start of the script is a new attempt, so that the last checkpoint is the newest.
-        newest = max((manifests.order(path) or (0,))[0] for path in (*manifests.attempted(directory), directory))
-        ours = self._environment.attempt or newest + 1, self._environment.round_number
-        attempt, round_number = ours if worlds.joining() else self.world.gather(ours)[0]
-        # Ranks that do not step together do not meet to save either: the chief's checkpoint is that of one rank.
-        world = replace(self.world, rank=0, world_size=1) if self._apart else self.world
-        self._checkpoints = Checkpoints(
-            directory,
-            world,
-            attempt=attempt,
-            round_number=round_number,
-            keep=1 if self._environment.separate else self._keep,  # the others are in the object store
-            say=self._say,
-            completed=self._completed,
-            separate=self._environment.separate,
-            first=self._environment.process == "0",
-            written=self._reports.event if self._reports else None,
-        )
+        if self._directory is not None:
+            self._checkpoints = opening.checkpoints(
+                self._directory,
+                self.world,
+                self._environment,
+                keep=self._keep,
+                apart=self._apart is not None,
+                say=self._say,
+                completed=self._completed,
+                written=self._reports.event if self._reports else None,
+            )
 
     def _begin(self) -> None:
         if worlds.joining():
             self._join()
             return
-        restored = self._checkpoints.restore(self._candidates()) if self._checkpoints and self._resume else None
+        if self._succession and self._succession.joins:
+            self._succeed(self._succession)
+        else:
+            self._restore()
+        if self._succession:
+            self._succession.begin(self.step, self._wish.keep_waiting)
+        self._tell_batch()
+        self._saved_at = monotonic()
+        # Where nothing waits for a certain process any more, one that dies can be replaced alone.
+        self._tell_rejoin(bool(self._membership or self._succession or (self._apart and worlds.exchanges)))
+        if self._reports:
+            self._reports.begin(self.step, self._batches.examples if self._batches else None)
+
+    def _restore(self) -> None:
+        """Take the newest valid checkpoint, or the chief's weights."""
+        restored, offered = None, self._environment.restore
+        if self._checkpoints and self._resume:
+            newest = manifests.complete(self._checkpoints.directory) if offered is None else offered
+            restored = self._checkpoints.restore(newest)
         if restored:
             self._adopt(restored)
         else:
@@ -543,12 +526,6 @@ class Session:
         self._catch_up()
         if self._adapt and self._environment.batch is not None:
             self._take_batch(self._environment.batch)
-        self._tell_batch()
-        self._saved_at = monotonic()
-        # Where nothing waits for a certain rank any more, one that dies can be replaced alone.
-        self._tell_rejoin(bool(self._membership or (self._apart and worlds.exchanges is not None)))
-        if self._reports:
-            self._reports.begin(self.step, self._batches.examples if self._batches else None)
 
     def _join(self) -> None:
         """Wait for the others to take this process in, and go on where they are."""
@@ -565,16 +542,39 @@ class Session:
         if self._reports:
             self._reports.begin(self.step, self._batches.examples if self._batches else None)
 
+    def _mark(self) -> None:
+        """Remember this boundary of steps: a step is taken back to it, or repeated from it."""
+        if self._membership:
+            self._membership.mark(self.step)
+        if self._succession:
+            self._succession.mark(self._position)
+
+    def _position(self) -> dict[str, Any]:
+        """Return the facts of this session, between two steps, that are the same on all ranks."""
+        told = {"step": self.step, "stop": self._stop, "noise": self._noise, "limit": self._limit}
+        told |= {"batch": self._taken.code if self._taken else 0, "saved": self._saved_step}
+        saves = self._checkpoints.position() if self._checkpoints else None
+        return {**told, "agreement": self._agreement.position(), "checkpoints": saves}
+
+    def _succeed(self, place: succession.Succession) -> None:
+        """Go on in the place of a process that died, while the others wait in their step."""
+        for strategy in self._strategies:
+            strategy.begin()
+        told = place.take()
+        self.step, self._stop, self._noise = told["step"], told["stop"], told["noise"]
+        self.total_steps, self._limit, self._saved_step = told["limit"], told["limit"], told["saved"]
+        self._agreement.go_on(told["agreement"])
+        if self._checkpoints and told["checkpoints"]:
+            self._checkpoints.go_on(told["checkpoints"])
+        if self._adapt and told["batch"]:
+            self._take_batch(Batch.of(told["batch"]))
+        sys.stderr.write(f"oarlock.train: this process takes the place of a dead one, after step {self.step}\n")
+
     def _tell_rejoin(self, can: bool, **lost: int) -> None:
         """Tell the server whether this process can go on among others than now, and of a round with a loss."""
         if self._reports and (lost or can != self._can_rejoin):
             self._can_rejoin = can
             self._reports.event("hello", library=VERSION, can_rejoin=can, can_stack=self._can_stack, **lost)
-
-    def _candidates(self) -> list[Path]:
-        if self._environment.restore is not None:
-            return list(self._environment.restore)
-        return manifests.complete(Path(self._directory).absolute()) if self._directory is not None else []
 
     def _adopt(self, restored: Restored) -> None:
         adoption = adopting.Adoption(self._state, self._own, self._heirs, self._say)

@@ -182,3 +182,36 @@ def end_connections(pids: set[int | None]) -> None:
 
 def rejoinable(job: dict[str, Any]) -> int:
     return sum(task.get("can_rejoin", False) for task in job["attempts"][-1]["tasks"]) if job["attempts"] else 0
+
+
+@pytest.mark.long
+def test_a_killed_worker_of_parameter_servers_is_replaced_while_the_other_waits(shell: shells.Shell) -> None:
+    """In lockstep, by default: the other keeps its process and makes every step once."""
+    shell.write("served.py", SCRIPT)
+    diary, stop = Diary(shell.folder / "served"), shell.folder / "stop-served"
+    shell.write(
+        "served.yaml",
+        f"""
+        name: served
+        command: python served.py {diary.folder} {stop}
+        strategy: {{kind: ps}}
+        roles: {{worker: {{count: 2, cpus: 0.3}}, ps: {{count: 1, cpus: 0.3}}}}
+        max_restarts: 10
+        """,
+    )
+    shell.do("submit", "served.yaml")
+    for task in ("1", "0"):
+        shell.wait_for("served", lambda one: rejoinable(one) == 2 and all(diary.of(each, 2) for each in "01"))
+        victim, before = diary.of(task, 2), diary.of("0" if task == "1" else "1", 2)
+        assert victim is not None
+        os.kill(victim, signal.SIGKILL)
+        shell.wait_for("served", lambda _, task=task, victim=victim: diary.of(task, 2) not in (victim, None))
+        assert diary.of("0" if task == "1" else "1", 2) == before, "the other process began anew"
+    stop.touch()
+    job = shell.wait_phase("served", "COMPLETED", "FAILED")
+    assert (job["phase"], len(job["attempts"]), job["restarts"]) == ("COMPLETED", 1, 2), job["reason"]
+    log = shell.do("logs", "served").stdout
+    assert len({line.partition("weights")[2] for line in log.splitlines() if "weights" in line}) == 1, log
+    for pid, steps in diary.processes().items():
+        numbers = [each["step"] for each in steps]
+        assert all(later == earlier + 1 for earlier, later in itertools.pairwise(numbers)), f"process {pid}"

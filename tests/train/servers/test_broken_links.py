@@ -227,16 +227,18 @@ def test_an_exchange_is_answered_again_where_its_answer_was_lost() -> None:
         second.close()
 
 
-def test_a_meeting_keeps_the_last_results_and_no_others() -> None:
+@pytest.mark.parametrize(("bytes_each", "kept"), [(1, meeting.KEPT_SMALL), (meeting.SMALL_BYTES, meeting.KEPT)])
+def test_a_meeting_keeps_the_last_results_and_no_others(bytes_each: int, kept: int) -> None:
     met = meeting.Meeting(2)
-    for number in range(20):
-        met.give(1, number, b"1")
-        assert met.meet(0, number, b"0") == [b"0", b"1"]
-    for number in range(20 - meeting.KEPT, 20):
+    zeros, ones = b"0" * bytes_each, b"1" * bytes_each
+    for number in range(100):
+        met.give(1, number, ones)
+        assert met.meet(0, number, zeros) == [zeros, ones]
+    for number in range(100 - kept, 100):
         met.give(1, number, b"another")
-        assert met.meet(0, number, b"another") == [b"0", b"1"]
+        assert met.meet(0, number, b"another") == [zeros, ones]
     with pytest.raises(frames.Refused, match="over long ago"):
-        met.meet(0, 20 - meeting.KEPT - 1, b"0")
+        met.meet(0, 100 - kept - 1, zeros)
 
 
 def test_no_worker_opens_exchanges_without_end() -> None:

@@ -11,6 +11,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +170,28 @@ def test_weights_that_a_worker_may_be_reading_do_not_change(servers: addresses.A
     assert values(weights) == [1.0]
     one.close()
     other.close()
+
+
+def test_a_worker_that_died_reads_the_weights_that_it_was_shown(servers: addresses.Addresses) -> None:
+    """It may live on unseen. Its successor gets copies, and the others go on with copies."""
+    one, other = (worker(servers, rank, openings.Mode(2)) for rank in range(2))
+    load(one, 1.0)
+    one.ask(Kind.BEGIN, {"step": 0})
+    assert pulled(one)[0]
+    shown, weights = pulled(other)
+    assert shown
+    successor = links.Link(servers, 0, handshake.Place(1, 2, 2, "step"))
+    successor.open(openings.Opening(OPENING.pieces, "SGD", openings.Mode(2)).fields())
+    shown, copies = pulled(successor)
+    assert not shown
+    assert values(copies) == [1.0]
+    with ThreadPoolExecutor(2) as both:
+        gradient = torch.ones(SIZE)
+        for made in [both.submit(step, link, [gradient, gradient]) for link in (one, successor)]:
+            assert values(made.result()) == [0.5]
+    assert values(weights) == [1.0]
+    for link in (one, other, successor):
+        link.close()
 
 
 def test_a_worker_that_opens_anew_gets_copies(servers: addresses.Addresses) -> None:

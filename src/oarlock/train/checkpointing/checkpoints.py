@@ -216,6 +216,26 @@ class Checkpoints:
         self._abandoned.set()
         return lost
 
+    def position(self) -> dict[str, Any]:
+        """Return, in plain values, the facts that are the same on all ranks between two steps."""
+        save = self._save
+        under_way = [save.path.name, save.step, save.meta, [astuple(each) for each in save.shards]] if save else None
+        return {"attempt": self._attempt, "round": self.round_number, "number": self._number, "save": under_way}
+
+    def go_on(self, position: Mapping[str, Any]) -> None:
+        """Go on in the place of a process that died: its part of a save under way is lost, unless it was done."""
+        self._attempt, self.round_number = position["attempt"], position["round"]
+        self._number = position["number"]
+        if position["save"] is not None:
+            name, step, meta, shards = position["save"]
+            told = tuple(manifests.Shard(*each) for each in shards)
+            self._save = save = _Save(self.directory / name, step, self.round_number, meta, told)
+            self._number -= 1
+            if not told:
+                self._start(lambda: "a process died while it was written")
+            else:
+                self._start(lambda: self._complete(save) if self._world.is_chief else None)
+
     def close(self) -> None:
         """End the thread. A save under way is completed where that takes no other rank."""
         if self._world.world_size == 1:
@@ -400,10 +420,15 @@ class Checkpoints:
                 raise OSError(f"{shard.file} has {size} bytes, but {shard.bytes} were written")
         self._good = save.path
         saved = Saved(save.path, save.step, manifest.bytes, sha256)
-        trouble = _attempt(lambda: self._completed(saved))
+        trouble = _attempt(lambda: self._report(saved))
         if trouble is not None:
             self._say(f"checkpoint {save.path.name} is complete, but: {trouble}")
         return saved
+
+    def _report(self, saved: Saved) -> None:
+        self._completed(saved)
+        failpoints.hit("train.after_checkpoint_reported")
+        self.prune()
 
     def _give_up(self, path: Path, trouble: str) -> None:
         if self._clears and path.is_dir():

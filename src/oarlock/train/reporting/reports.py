@@ -238,3 +238,12 @@ def _fetched(queued: Sequence[tuple[int, float, tuple[str, ...], tuple[Any, ...]
         Row(step, when, names, tuple(numbers.get(id(value), value) for value in values))
         for step, when, names, values in queued
     ]
+
+
+def opened(report: Path | None, process: str, *, line: Line | None) -> Reports:
+    """Return the reports of a process, in the directory `report` where there is one."""
+    sinks: list[Sink] = []
+    if report:
+        report.mkdir(parents=True, exist_ok=True)
+        sinks.append(MetricFrames(report / f"metrics-{process}.bin"))
+    return Reports(events=report / f"events-{process}.jsonl" if report else None, sinks=sinks, line=line)

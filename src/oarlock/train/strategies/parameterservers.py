@@ -14,7 +14,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -24,7 +24,7 @@ from oarlock.train import environment, errors, worlds
 from oarlock.train.servers import addresses, children
 from oarlock.train.servers.model import openings, optimizers, sharding
 from oarlock.train.servers.wire import frames, handshake, memory
-from oarlock.train.servers.workers import links, remotes
+from oarlock.train.servers.workers import giving, links, remotes
 from oarlock.train.strategies import replicas
 from oarlock.train.strategies.strategy import Figures, Strategy
 
@@ -73,6 +73,8 @@ class ParameterServers(Strategy):
         self._optimizer: optim.Optimizer | None = None
         self._held: list[tuple[nn.Parameter, torch.Tensor | None]] = []
         self._weights: list[torch.Tensor] = []  # before a rehearsal
+        self._giving: giving.Giving | None = None
+        self._sessions = 0
         self.figures: Figures = Figures(self._world)
 
     def attach(self, model: nn.Module, optimizer: optim.Optimizer | None = None) -> nn.Module:
@@ -133,6 +135,7 @@ class ParameterServers(Strategy):
             )
         kind = optimizers.kind_of(optimizer)
         self._optimizer, self._named = optimizer, named
+        self.parameters = [parameter for _, parameter in named]
         for _, parameter in self._named:
             parameter.data = parameter.data.contiguous()  # the parts are cut from, and received into, flat memory
         tensors = self._described(optimizer)
@@ -180,7 +183,7 @@ class ParameterServers(Strategy):
         if self._done:  # a second session
             assert self._found is not None
             self._reserve(self._found)
-            self._done = False
+            self._done, self._sessions = False, self._sessions + 1
             for server in self._servers:
                 server.open()
         for server in self._servers:
@@ -197,6 +200,39 @@ class ParameterServers(Strategy):
     def _joins(self) -> bool:
         """Whether this process takes the place of one that died while the others went on."""
         return any(server.link.joins for server in self._servers)
+
+    @property
+    def replaced_alone(self) -> bool:
+        """Whether the others wait for the successor of a worker that dies. A second session has no successors: their
+        scripts would begin with the first.
+        """
+        alone = self.lockstep and worlds.exchanges is not None and not self._sessions
+        return alone and self._found is not None and self._found.replaced and bool(self._servers)
+
+    @property
+    def takes_place(self) -> bool:
+        return self.replaced_alone and self._joins
+
+    @property
+    def version(self) -> int:
+        return min((server.version for server in self._servers), default=0)
+
+    def outlast(self, step: int, pack: giving.Pack, keep_waiting: Callable[[], None]) -> None:
+        assert self._found is not None
+        self._giving = giving.Giving(self._found, self._world, pack, keep_waiting)
+        for server in self._servers:
+            server.began_at = step
+            if self._world.is_chief and not self._joins:
+                server.ask(Kind.BEGIN, {"step": step})
+
+    def take_place(self, most: int) -> bytes:
+        versions = {server.version for server in self._servers}
+        return self._servers[0].take_place(most, weights=len(versions) > 1)
+
+    def go_on_from(self, version: int) -> None:
+        for server in self._servers:
+            server.version = version
+            server.link.joins = False
 
     def reached(self, step: int) -> int:
         if self.lockstep or not self._servers:
@@ -255,6 +291,8 @@ class ParameterServers(Strategy):
         """
         for server in self._servers:
             server.look_after()
+        if self._giving is not None:
+            self._giving.look()
 
     def _start(self) -> addresses.Addresses | None:
         """Start servers beside the chief, if there are several processes."""
@@ -312,6 +350,8 @@ class ParameterServers(Strategy):
         with self.figures.waiting:
             for server in self._servers:
                 self.figures.sent_bytes += server.push(gradients, settings, self._wish)
+            for server in self._servers if self._giving is not None and len(self._servers) > 1 else ():
+                server.await_answer()  # a successor may need the weights before this update
             for server in self._servers:
                 self._strongest = max(self._strongest, server.take())
         self._steps += 1
@@ -343,6 +383,9 @@ class ParameterServers(Strategy):
         for server in self._servers:
             server.link.close()
         self._servers.clear()
+        if self._giving is not None:
+            self._giving.close()
+        self._giving = None
         self._release()
 
     def _reserve(self, found: addresses.Addresses) -> None:

@@ -128,6 +128,35 @@ class Strategy:
     def regroup(self) -> None:
         """Take in the changed world. All its ranks call this together, before the next step."""
 
+    @property
+    def replaced_alone(self) -> bool:
+        """Whether the others wait in their step for the successor of a process that dies: it has `outlast`."""
+        return False
+
+    @property
+    def takes_place(self) -> bool:
+        """Whether this process is such a successor."""
+        return False
+
+    @property
+    def version(self) -> int:
+        """The number of updates in the model's weights, where others wait for a successor."""
+        return 0
+
+    def outlast(self, step: int, pack: Callable[[bool], bytes | None], keep_waiting: Callable[[], None]) -> None:
+        """Wait for the successor of a process that dies after `step`, instead of an error.
+
+        `pack` returns the state for it, with weights or without, or None where there is none now. `keep_waiting` is
+        called meanwhile; it raises an exception to end that.
+        """
+
+    def take_place(self, most: int) -> bytes:
+        """Return the state that another process packs, of at most so many bytes."""
+        raise NotImplementedError
+
+    def go_on_from(self, version: int) -> None:
+        """Take the model's weights for those after so many updates."""
+
     def choice(self) -> dict[str, Any]:
         """Return what was chosen by measurements, in plain values: the same on every rank, empty while nothing is."""
         return {}

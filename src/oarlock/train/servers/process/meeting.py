@@ -15,6 +15,8 @@ MOST_AHEAD = 64
 """So many exchanges may be open at once."""
 KEPT = 8
 """No worker is more exchanges ahead of another."""
+KEPT_SMALL, SMALL_BYTES = 64, 64 << 10
+"""A worker that takes the place of a dead one repeats the exchanges of a step. So many small ones are kept."""
 
 
 class Meeting:
@@ -26,20 +28,20 @@ class Meeting:
         self._values: dict[int, dict[int, bytes]] = {}
         self._over: dict[int, list[bytes]] = {}
         self._newest = -1  # the highest number in `_over`
-        self._lost = ""
+        self._lost: dict[int, str] = {}  # the reason, by the rank
 
     def meet(self, rank: int, number: int, value: bytes) -> list[bytes]:
         """Return the values of all workers in the exchange of this number, in the order of the ranks.
 
-        Raises Refused once a worker is lost: an exchange without it never ends.
+        Raises Refused where a worker is lost whose value is not there: the exchange never ends.
         """
         with self._changed:
             if number in self._over:
                 return self._over[number]
             values = self._take(rank, number, value)
-            self._changed.wait_for(lambda: self._lost or len(values) == self.workers)
+            self._changed.wait_for(lambda: len(values) == self.workers or self._missed(values))
             if len(values) < self.workers:
-                raise frames.Refused(self._lost)
+                raise frames.Refused(self._missed(values))
             return [values[each] for each in range(self.workers)]
 
     def give(self, rank: int, number: int, value: bytes) -> None:
@@ -48,11 +50,14 @@ class Meeting:
             if number > self._newest:
                 self._take(rank, number, value)
 
-    def lose(self, why: str) -> None:
-        """Fail the exchanges that are not complete, and all later ones."""
+    def lose(self, rank: int, why: str) -> None:
+        """Fail the exchanges for which this worker has not given a value, and will not."""
         with self._changed:
-            self._lost = self._lost or why
+            self._lost.setdefault(rank, why)
             self._changed.notify_all()
+
+    def _missed(self, values: dict[int, bytes]) -> str:
+        return next((why for rank, why in self._lost.items() if rank not in values), "")
 
     def _take(self, rank: int, number: int, value: bytes) -> dict[int, bytes]:
         """Return the values of this exchange so far. Each worker's come in the order of their numbers."""
@@ -65,7 +70,12 @@ class Meeting:
         if len(values) == self.workers:
             self._newest = number
             self._over[number] = [values[each] for each in range(self.workers)]
-            self._over = {each: kept for each, kept in self._over.items() if each > number - KEPT}
+            self._over = {each: kept for each, kept in self._over.items() if _stays(number - each, kept)}
             self._values = {each: some for each, some in self._values.items() if each > number}
         self._changed.notify_all()
         return values
+
+
+def _stays(age: int, values: list[bytes]) -> bool:
+    """Return whether the results of an exchange are kept, which was so many exchanges ago."""
+    return age < KEPT or (age < KEPT_SMALL and sum(map(len, values)) <= SMALL_BYTES)

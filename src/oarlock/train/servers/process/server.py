@@ -20,12 +20,14 @@ from typing import Any
 import torch
 
 from oarlock.train.servers.model import openings
-from oarlock.train.servers.process import meeting, shard, snapshots
+from oarlock.train.servers.process import handover, meeting, shard, snapshots
 from oarlock.train.servers.wire import bodies, frames, handshake, memory, transport
 from oarlock.train.sharing import segments
 
 GREETING_S = 10.0
 MOST_STRANGERS = 64
+SUCCESSOR_S = 600.0
+"""For so long the workers wait in their step for the successor of one that died."""
 _AGAIN_S = 1.0
 _ROWS_BYTES = 16 << 20
 _STATE_TIMES = 8
@@ -53,6 +55,9 @@ class Server:
         self._strangers = threading.BoundedSemaphore(MOST_STRANGERS)
         self._wish = 0
         self._done: set[int] = set()
+        self._missing: dict[int, threading.Timer] = {}  # dead workers for whose successors the others wait
+        self._over = ""  # why no worker is served any more
+        self._handover = handover.Handover()
         self._newest: dict[tuple[int, str], transport.Tcp] = {}
         self._incarnations: dict[int, int] = {}  # the highest of each worker
         # The step at which training began, after the workers had met. A newcomer does not meet, so it must know even
@@ -85,6 +90,8 @@ class Server:
         with self._lock:
             self._closing = True
             connections = list(self._connections)
+            for timer in self._missing.values():
+                timer.cancel()
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -125,11 +132,15 @@ class Server:
             connection.limit(GREETING_S)
             place, proof = handshake.receive(connection, self._token)
             with self._lock:
+                if self._over:
+                    raise frames.Refused(self._over)
                 if self._meeting is None:
                     self._meeting = meeting.Meeting(place.workers)
                 if self._meeting.workers != place.workers:
                     raise frames.Refused(f"{place.workers} workers, but {self._meeting.workers} are expected")
                 self._place(place, connection)
+                if self._over:
+                    raise frames.Refused(self._over)
                 joins = self.began_at is not None
             try:
                 connection.send(Kind.WELCOME, {"proof": proof, "joins": joins})
@@ -185,6 +196,8 @@ class Server:
 
     def ended(self, held: shard.Shard) -> None:
         """Forget the server's own checkpoint once no worker trains any more."""
+        if held.is_over() and held.opening.mode.lockstep:
+            self.began_at = None
         if self._path is not None and held.is_over():
             snapshots.remove(self._path)
 
@@ -202,8 +215,26 @@ class Server:
         assert self._meeting is not None
         return self._meeting.meet(rank, number, value)
 
+    def take(self, rank: int, most: int, *, weights: bool) -> bytes:
+        """Return the state of another worker's session, for the successor of one that died."""
+        return self._handover.take(rank, most, weights=weights, there=lambda: {each for each, _ in list(self._newest)})
+
+    def wanted(self, rank: int) -> dict[str, Any]:
+        with self._lock:
+            return {**self._handover.wanted(rank), "missing": bool(self._missing)}
+
+    def most(self, number: int) -> int:
+        return self._handover.most(number)
+
+    def hand_over(self, number: int, value: bytes, refused: str) -> None:
+        self._handover.give(number, value, refused)
+
     def trains(self, rank: int) -> None:
-        self._done.discard(rank)
+        with self._lock:
+            self._done.discard(rank)
+            timer = self._missing.pop(rank, None)
+        if timer is not None:
+            timer.cancel()
 
     def finished(self, rank: int) -> None:
         self._done.add(rank)
@@ -221,15 +252,53 @@ class Server:
         """
         with self._lock:  # so that it does not come back in between
             newest = self._newest.get((place.rank, place.purpose)) is connection
-            if newest and place.rank not in self._done and not self._closing:
+            if newest:
+                del self._newest[place.rank, place.purpose]
+            gives = place.purpose == "give"  # what a successor asked for may be gone with it: no death of this worker
+            if newest and not gives and place.rank not in self._done and not self._closing:
                 self._lose(place.rank)
+            self._handover.look()
 
     def _lose(self, rank: int) -> None:
+        """Fail the steps and exchanges that lack this worker, or let the others wait for its successor."""
         why = f"worker {rank} is gone: Connection closed by peer"
+        if self._awaits_successors():
+            assert self._shard is not None
+            self._shard.await_successor(rank)
+            if rank not in self._missing:
+                timer = threading.Timer(SUCCESSOR_S, self._give_up, (rank,))
+                timer.daemon = True
+                timer.start()
+                self._missing[rank] = timer
+            if len(self._missing) == self._shard.opening.mode.workers:
+                self._end_attempt()
+        else:
+            self._fail(rank, why)
+
+    def _awaits_successors(self) -> bool:
+        """Return whether the others wait for the successor of a worker that dies: in lockstep, once they have begun."""
+        if self._shard is None or self.began_at is None or self._closing:
+            return False
+        return self._shard.opening.mode.lockstep and self._shard.opening.mode.workers > 1
+
+    def _give_up(self, rank: int) -> None:
+        with self._lock:
+            if self._missing.get(rank) is threading.current_thread():
+                self._fail(rank, f"worker {rank} is gone, and no other came in its place: Connection closed by peer")
+
+    def _fail(self, rank: int, why: str) -> None:
         if self._meeting is not None:
-            self._meeting.lose(why)
+            self._meeting.lose(rank, why)
         if self._shard is not None:
             self._shard.leave(rank, failed=why)
+
+    def _end_attempt(self) -> None:
+        """Refuse all workers from now on, because none is left that could tell a successor its state."""
+        self._over = "all workers are gone: the gang restarts from its newest checkpoint"
+        sys.stderr.write(f"oarlock.train: {self._over}\n")
+        for rank, timer in self._missing.items():
+            timer.cancel()
+            self._fail(rank, self._over)  # threads may still wait for them
 
 
 class _Desk:
@@ -240,6 +309,7 @@ class _Desk:
         self._connection: transport.Connection = connection
         self._offer: segments.Offer | None = None  # memory that the worker may share
         self._shard: shard.Shard | None = None
+        self._life = 0
         self._buffers: shard.Flats = []  # in the shared memory, where there is one
         self._spare: shard.Flats = []
         self._answers: dict[Kind, Callable[[frames.Head], None]] = {
@@ -254,6 +324,9 @@ class _Desk:
             Kind.DONE: self._finish,
             Kind.BEGIN: self._begin,
             Kind.RESUME: self._resume,
+            Kind.TAKE: self._take,
+            Kind.WANTED: self._wanted,
+            Kind.GIVE: self._give,
         }
 
     def serve(self) -> None:
@@ -283,6 +356,7 @@ class _Desk:
         self._buffers, self._spare = self._shard.buffers(by_row=False), []
         self._server.trains(self._place.rank)
         steps = self._shard.join(self._place.rank)
+        self._life = self._shard.life(self._place.rank)
         self._answer(
             {
                 "version": self._shard.version,
@@ -389,7 +463,7 @@ class _Desk:
         held.check(by_row)
         number = _whole(head.fields["number"])
         base, all_rows = _whole(head.fields["base"]), head.fields.get("all_rows") is True
-        push = shard.Push(base, received, absent, _settings(head), number, by_row, all_rows)
+        push = shard.Push(base, received, absent, _settings(head), number, by_row, all_rows, self._life)
         version, taken, shown, changed = held.push(self._place.rank, push, self._buffers)
         wish = self._server.wished(_whole(head.fields["wish"]))
         fields: dict[str, Any] = {"version": version, "taken": taken, "wish": wish, "shown": shown}
@@ -437,6 +511,25 @@ class _Desk:
             return
         values = self._server.meet(self._place.rank, _whole(head.fields["number"]), bytes(value))
         self._answer({"lengths": [len(each) for each in values]}, [memoryview(each) for each in values])
+
+    def _take(self, head: frames.Head) -> None:
+        _expect(head, 0)
+        value = self._server.take(self._place.rank, _whole(head.fields["most"]), weights=head.fields["weights"] is True)
+        self._answer({}, [memoryview(value)])
+
+    def _wanted(self, head: frames.Head) -> None:
+        _expect(head, 0)
+        self._answer(self._server.wanted(self._place.rank))
+
+    def _give(self, head: frames.Head) -> None:
+        number = _whole(head.fields["number"])
+        most = self._server.most(number)
+        if head.body_bytes > most:
+            raise frames.Refused(f"{head.body_bytes} bytes of a session's state, at most {most} are taken")
+        value = bytearray(head.body_bytes)
+        self._connection.body([memoryview(value)])
+        self._server.hand_over(number, bytes(value), str(head.fields.get("refused") or ""))
+        self._answer({})
 
     def _finish(self, head: frames.Head) -> None:
         """Take note that the worker trains no more.

@@ -44,6 +44,7 @@ class Push:
     number: int = 0  # counts the gradients of this worker; 0: not counted
     rows: Mapping[int, rows.Rows] = field(default_factory=dict)  # the gradients of pieces that travel by row
     all_rows: bool = False  # whether this worker may hold rows that no version here has had
+    life: int = 0  # of the worker (`Shard.life`)
 
 
 @dataclass
@@ -78,6 +79,7 @@ class Shard:
         self._shown = False  # whether the weights lie in memory that workers see
         self._was_read = False  # whether a worker may be reading there
         self._failed = ""
+        self._lives: dict[int, int] = {}  # how often each worker has died while the others waited
         self._expected: set[int] = set()  # workers that have yet to come back after a restart
         self._expected_until = 0.0
 
@@ -203,6 +205,21 @@ class Shard:
                 self._update()
             self.changed.notify_all()
 
+    def await_successor(self, rank: int) -> None:
+        """Take note that the worker has died, and that the others wait for its successor in lockstep.
+
+        Its gradient of a step that is not made is dropped: other servers may lack it.
+        """
+        with self.changed:
+            self.hide()  # it may live on unseen, and read
+            self._pending.pop(rank, None)
+            self._lives[rank] = self.life(rank) + 1
+            self.changed.notify_all()
+
+    def life(self, rank: int) -> int:
+        """Return the number of deaths of this worker. A gradient of an earlier life is refused."""
+        return self._lives.get(rank, 0)
+
     def is_over(self) -> bool:
         """Return whether no worker trains any more."""
         with self.changed:
@@ -248,6 +265,8 @@ class Shard:
             self.changed.wait_for(lambda: not self._expected, timeout=max(0.0, self._expected_until - time.monotonic()))
             self._expected.clear()
             if mode.sync:
+                if push.life != self.life(rank):
+                    raise frames.Refused(f"worker {rank} was replaced")
                 made = push.base < self.version  # the others did not wait for this gradient
                 if self._failed and not made:
                     raise frames.Refused(self._failed)
@@ -255,6 +274,8 @@ class Shard:
                     self._pending[rank] = push
                     self._update()
                 self.changed.wait_for(lambda: self._failed or self._pending.get(rank) is not push)
+                if push.life != self.life(rank) and push.base >= self.version:  # it lives on without an exchange
+                    raise frames.Refused(f"worker {rank} was replaced")
             else:
                 if not push.number or push.number > self.clocks[rank]:
                     self._apply([push])

@@ -1,8 +1,8 @@
 """Weights in memory of the server that the workers of its host read: an answer needs no copy of them.
 
 In lockstep no update comes before each worker has pushed its next gradient, so each has read the weights before they
-change. All other changes (a worker has left, which may live on unseen; other weights are loaded) end the sharing: the
-server goes on with a copy, and the shared memory keeps the weights that were answered.
+change. All other changes (a worker has left or died, which may live on unseen; other weights are loaded) end the
+sharing: the server goes on with a copy, and the shared memory keeps the weights that were answered.
 
 The file is offered until every worker has answered, and grows only after that (segments.py). A worker that comes later
 receives copies.

@@ -41,6 +41,9 @@ class Kind(enum.IntEnum):
     OK = 14
     ERROR = 15
     SHARE = 16  # whether the worker sees the memory that the answer to OPEN offered
+    TAKE = 17  # the successor of a dead worker; body of the answer: the state of the others
+    WANTED = 18  # whether a successor waits for the state of this worker
+    GIVE = 19  # body: this worker's state, for the successor of another one
 
 
 class Refused(Exception):

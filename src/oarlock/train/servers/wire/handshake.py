@@ -19,7 +19,7 @@ _NONCE_BYTES = 16
 
 @dataclass(frozen=True)
 class Place:
-    """A worker, as it introduces itself. `purpose` is `step` or `meet`: a connection of its own for each."""
+    """A worker, as it introduces itself. `purpose` is `step`, `meet` or `give`: a connection for each."""
 
     rank: int
     workers: int
@@ -30,7 +30,7 @@ class Place:
         numbers = (self.rank, self.workers, self.incarnation)
         if any(type(each) is not int for each in numbers) or not 0 <= self.rank < self.workers <= 1 << 20:
             raise frames.Refused("the worker's place is not valid")
-        if self.purpose not in {"step", "meet"}:
+        if self.purpose not in {"step", "meet", "give"}:
             raise frames.Refused("the purpose of the connection is not known")
 
 

@@ -43,15 +43,26 @@ class Exchanges:
         self._under_way: deque[_Answer] = deque()
         self._over: deque[_Answer] = deque(maxlen=meeting.KEPT)  # a new server needs what others lack
 
+    @property
+    def begun(self) -> int:
+        """The number of the last exchange."""
+        return self._begun
+
+    def succeed(self, begun: int) -> None:
+        """Go on in the place of a worker that died, after this exchange."""
+        self.joins, self._begun = False, begun
+
     def gather(self, value: object) -> list[Any]:
         """Return every worker's value, in the order of the ranks. A value is None, a number, a text, or a tuple, list
         or dict of such.
         """
         return [ast.literal_eval(each.decode()) for each in self._begin(repr(value).encode())()]
 
-    def start_largest(self, numbers: Sequence[int]) -> Callable[[], list[int]]:
-        """Start to find the largest of each of these numbers. Return a function that waits for them."""
-        wait = self._begin(repr(list(numbers)).encode())
+    def start_largest(self, numbers: Sequence[int], again: int | None = None) -> Callable[[], list[int]]:
+        """Start to find the largest of each of these numbers. Return a function that waits for them. `again` is the
+        number of an exchange that a worker had begun whose place this one takes.
+        """
+        wait = self._begin(repr(list(numbers)).encode(), again)
         return lambda: [max(column) for column in zip(*(ast.literal_eval(each.decode()) for each in wait()))]
 
     def broadcast(self, tensor: torch.Tensor) -> None:
@@ -83,9 +94,9 @@ class Exchanges:
     def close(self) -> None:
         self._link.close()
 
-    def _begin(self, value: bytes) -> Callable[[], list[bytes]]:
-        self._begun += 1
-        answer = _Answer(self._begun, value)
+    def _begin(self, value: bytes, again: int | None = None) -> Callable[[], list[bytes]]:
+        self._begun += again is None
+        answer = _Answer(self._begun if again is None else again, value)
         if self.joins:
             answer.values = [value] * self._workers
             return lambda: self._wait(answer)

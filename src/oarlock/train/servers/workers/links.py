@@ -33,8 +33,11 @@ class Lost(errors.ServerError):
 class Link:
     """The connection to server `number`. Requests are answered in their order."""
 
-    def __init__(self, servers: addresses.Addresses, number: int, place: handshake.Place) -> None:
+    def __init__(
+        self, servers: addresses.Addresses, number: int, place: handshake.Place, *, patient: bool = True
+    ) -> None:
         self.number = number
+        self._patient = patient  # waits for a server that is not there
         self._servers, self._place = servers, place
         self.replaced = servers.replaced
         self._socket, self.joins = self._connect()
@@ -160,7 +163,7 @@ class Link:
 
     def _connect(self) -> tuple[transport.Tcp, bool]:
         """Return the connection, and whether the others are in training already."""
-        deadline = time.monotonic() + WAIT_S
+        deadline = time.monotonic() + (WAIT_S if self._patient else 0.0)
         while True:
             host, port = self._servers.newest(self.number)
             try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 from time import monotonic
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn, optim
@@ -16,6 +16,7 @@ from oarlock.train.servers.wire import frames, memory
 from oarlock.train.servers.workers import links
 
 Kind = frames.Kind
+Result = TypeVar("Result")
 
 
 class Remote:
@@ -127,6 +128,20 @@ class Remote:
         self._strays = False
         return int(fields.get("wish", 0))
 
+    def take_place(self, most: int, *, weights: bool) -> bytes:
+        """Return the state of another worker's session, for which this one waits."""
+        packed = bytearray()
+
+        def into(head: frames.Head) -> list[memoryview]:
+            if head.body_bytes > most:
+                raise frames.Refused("the state of another worker has more bytes than it may")
+            packed[:] = bytes(head.body_bytes)
+            return [memoryview(packed)]
+
+        self._start(Kind.TAKE, {"most": most, "weights": weights}, [])
+        self._finish(into)
+        return bytes(packed)
+
     def fetch_state(self, optimizer: optim.Optimizer) -> None:
         """Fetch the server's state into the optimizer. The parts of a cut tensor come together there."""
         tensors: list[torch.Tensor] = []
@@ -162,8 +177,18 @@ class Remote:
                 raise
             self._broken = True  # `_finish` asks again
 
+    def await_answer(self) -> None:
+        """Wait until the answer of the request is there, and leave it."""
+        self._persist(lambda: None)
+
     def _finish(self, into: Callable[[frames.Head], Sequence[memoryview]] | None) -> dict[str, Any]:
         """Receive the answer of the request, from a server that was started anew if need be."""
+        answer = self._persist(lambda: self.link.finish(into))
+        self._awaited = False
+        return answer
+
+    def _persist(self, receive: Callable[[], Result]) -> Result:
+        """Wait for the answer, and receive it. Again, where the server has died meanwhile."""
         assert self._request is not None
         while True:
             try:
@@ -171,9 +196,9 @@ class Remote:
                     self._repair()
                 while not self.link.waits(links.WATCH_S):
                     self.watch()
-                answer = self.link.finish(into)
-                self._awaited, self._lost_at = False, None
-                return answer
+                received = receive()
+                self._lost_at = None
+                return received
             except links.Lost:
                 self._lost_at = self._lost_at or monotonic()
                 if not self.recovers or monotonic() - self._lost_at > links.WAIT_S:
