@@ -74,12 +74,12 @@ class Membership:
         for strategy in strategies:
             strategy.outlives = True
         self._whole = not worlds.joining()  # this rank's state is that of its position
-        self._mark: dict[str, Any] = {}
         self._marked: tuple[int, int] | None = None  # the steps and exchanges that were done then
         self._made_before: list[int] = []  # the exchanges that each strategy had made then
         self._in_a_row, self._lost_step = 0, 0  # steps that nobody could make, and the last of them
         self._passed_over: list[tuple[torch.nn.Parameter, torch.Tensor | None]] = []
         self._ours = {id(parameter) for strategy in strategies for parameter in strategy.parameters}
+        self._mark = states.Mark(state, self._ours)
         self._hooks = (
             register_optimizer_step_pre_hook(self._pass_over),
             register_optimizer_step_post_hook(self._give_back),
@@ -110,7 +110,7 @@ class Membership:
         if self.between():
             self._marked = done, waited(self._strategies)[0]
             self._made_before = self._made_by_each()
-            self._mark = {name: states.plain(kept, self._ours) for name, kept in self._state.items()}
+            self._mark.take()
 
     def lost(self) -> bool:
         """Return whether an exchange of this step has failed."""
@@ -127,8 +127,8 @@ class Membership:
             # The step is over, or it has several exchanges and some are over: it cannot be repeated.
             return (step - 1, self._made()) if self.lost() else (step, 0)
         for name, kept in self._state.items():
-            if name in self._mark:
-                states.put_back(kept, self._mark[name], self._ours)
+            if name in self._mark.values:
+                states.put_back(kept, self._mark.values[name], self._ours)
         for strategy in self._strategies:
             for parameter in strategy.parameters:
                 parameter.grad = None

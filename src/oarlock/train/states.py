@@ -7,28 +7,46 @@ gradients: the position in the data, schedulers, the settings of an optimizer, t
 from __future__ import annotations
 
 import copy
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from typing import Any
 
 import torch
 from torch import nn, optim
 
 
-def plain(kept: Any, exchanged: Set[int]) -> Any:
-    """Return a copy of the state, except weights and an optimizer's moments. `exchanged` has the ids of the parameters
-    whose gradients are exchanged.
+class Mark:
+    """Copies of the states at a boundary of steps. Those of the buffers of models use their memory again and again.
+
+    `exchanged` has the ids of the parameters whose gradients are exchanged. The copies lack their weights, and the
+    moments of optimizers.
     """
-    if isinstance(kept, optim.Optimizer):
-        return [
-            {name: copied(value) for name, value in group.items() if name != "params"} for group in kept.param_groups
-        ]
-    if trains(kept, exchanged):
-        return {name: copied(buffer) for name, buffer in kept.named_buffers()}
-    return copied(kept.state_dict())
+
+    def __init__(self, state: Mapping[str, Any], exchanged: Set[int]) -> None:
+        self._state = state
+        # To look for the buffers in all modules takes longer than to copy those of a hundred layers.
+        self._holders = {name: _holders(kept) for name, kept in state.items() if trains(kept, exchanged)}
+        self.values: dict[str, Any] = {}
+
+    @torch.no_grad()
+    def take(self) -> None:
+        """Copy the present states."""
+        for name, kept in self._state.items():
+            if name in self._holders:
+                buffers = {prefix + each: one for prefix, held in self._holders[name] for each, one in held.items()}
+                self.values[name] = _again(buffers, self.values.get(name, {}))
+            elif isinstance(kept, nn.Module):
+                self.values[name] = _again(kept.state_dict(), self.values.get(name, {}))
+            elif isinstance(kept, optim.Optimizer):
+                groups = (
+                    {name: value for name, value in each.items() if name != "params"} for each in kept.param_groups
+                )
+                self.values[name] = [copied(each) for each in groups]
+            else:  # it may keep a state that it is given: the next copy needs memory of its own
+                self.values[name] = copied(kept.state_dict())
 
 
 def put_back(kept: Any, state: Any, exchanged: Set[int]) -> None:
-    """Give the object the state that `plain` returned."""
+    """Give the object its state of a mark."""
     if isinstance(kept, optim.Optimizer):
         for group, before in zip(kept.param_groups, state):
             for name, value in before.items():
@@ -39,7 +57,7 @@ def put_back(kept: Any, state: Any, exchanged: Set[int]) -> None:
     elif trains(kept, exchanged):
         with torch.no_grad():
             for name, buffer in kept.named_buffers():
-                if name in state:
+                if state.get(name) is not None:
                     buffer.copy_(state[name])
     else:
         kept.load_state_dict(state)
@@ -48,6 +66,28 @@ def put_back(kept: Any, state: Any, exchanged: Set[int]) -> None:
 def trains(kept: Any, exchanged: Set[int]) -> bool:
     """Return whether it is a model whose gradients are exchanged."""
     return isinstance(kept, nn.Module) and any(id(parameter) in exchanged for parameter in kept.parameters())
+
+
+def _holders(model: nn.Module) -> list[tuple[str, dict[str, torch.Tensor | None]]]:
+    """Return the dictionaries in which the modules have their buffers, each with its module's prefix."""
+    named = model.named_modules()
+    return [(f"{name}." if name else "", module._buffers) for name, module in named if module._buffers]
+
+
+def _again(values: dict[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy, in the memory of the copy before where a tensor's shape and type are the same."""
+    made = copy.copy(values)  # of its own type
+    for name, value in values.items():
+        there = before.get(name)
+        if isinstance(value, torch.Tensor) and isinstance(there, torch.Tensor) and _alike(value, there):
+            made[name] = there.copy_(value)
+        else:
+            made[name] = copied(value)
+    return made
+
+
+def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.shape == other.shape and one.dtype == other.dtype and one.device == other.device
 
 
 def copied(value: Any) -> Any:

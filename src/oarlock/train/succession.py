@@ -34,8 +34,8 @@ class Succession:
     def __init__(self, strategy: Strategy, state: Mapping[str, Any]) -> None:
         self._strategy, self._state = strategy, state
         self._ours = {id(parameter) for parameter in strategy.parameters}
-        self._mark: dict[str, Any] | None = None
-        self._position: dict[str, Any] = {}
+        self._mark = states.Mark(state, self._ours)
+        self._position: dict[str, Any] = {}  # at the mark; empty before the first one
         self._exchanges = 0  # of gradients, at the mark
 
     @property
@@ -50,22 +50,22 @@ class Succession:
     def mark(self, position: Callable[[], dict[str, Any]]) -> None:
         """Remember the state at a boundary of steps, unless gradients wait for their exchange."""
         made = waited([self._strategy])[0]
-        if self._mark is not None and made == self._exchanges:
+        if self._position and made == self._exchanges:
             return
         assert worlds.exchanges is not None
         self._exchanges = made
         self._position = {**position(), "exchanges": worlds.exchanges.begun, "version": self._strategy.version}
-        self._mark = {name: states.plain(kept, self._ours) for name, kept in self._state.items()}
+        self._mark.take()
 
     def pack(self, weights: bool) -> bytes | None:
         """Return the state at the mark, for a successor. None where this process has none."""
-        if self._mark is None or (weights and self._strategy.version != self._position["version"]):
+        if not self._position or (weights and self._strategy.version != self._position["version"]):
             return None
         packed = io.BytesIO()
         frozen = {name: _frozen(kept, self._ours) for name, kept in self._models().items()}
         there = [each.detach() for each in self._strategy.parameters] if weights else []
         position = json.dumps(self._position)  # the types of torch's version, for one, do not travel
-        torch.save({"position": position, "state": self._mark, "frozen": frozen, "weights": there}, packed)
+        torch.save({"position": position, "state": self._mark.values, "frozen": frozen, "weights": there}, packed)
         return packed.getvalue()
 
     @torch.no_grad()
