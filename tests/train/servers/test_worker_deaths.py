@@ -238,8 +238,9 @@ def test_successors_that_wait_for_each_other_are_refused() -> None:
                 each.result()
 
 
-def test_a_worker_that_lost_its_exchanges_alone_is_refused() -> None:
-    """The others wait for its successor then. Its own step is not made."""
+@pytest.mark.parametrize("noticed", [False, True])
+def test_a_worker_that_lost_its_exchanges_alone_is_refused(noticed: bool) -> None:
+    """The others wait for its successor then. Its own step is not made: it had begun, or begins after the loss."""
     with farm.running() as found:
         opening = openings.Opening((openings.Piece("w", 0, (1,), "float64", 0),), "SGD", openings.Mode(2))
         working = [links.Link(found, 0, handshake.Place(rank, 2, 1, "step")) for rank in range(2)]
@@ -250,11 +251,18 @@ def test_a_worker_that_lost_its_exchanges_alone_is_refused() -> None:
         working[0].ask(frames.Kind.LOAD, {"version": 0, "settings": settings}, [memory.view(weights)])
         working[0].ask(frames.Kind.BEGIN, {"step": 0})
         fields = {"base": 0, "number": 0, "absent": [], "settings": settings, "wish": 0}
-        working[1].start(frames.Kind.STEP, fields, [memory.view(weights)])
+        if not noticed:
+            working[1].start(frames.Kind.STEP, fields, [memory.view(weights)])
         meets.close()
+        gives = links.Link(found, 0, handshake.Place(0, 2, 1, "give"))
+        while not gives.ask(frames.Kind.WANTED, {})["missing"]:
+            time.sleep(0.001)
+        if noticed:
+            working[0].start(frames.Kind.STEP, fields, [memory.view(weights)])
+            working[1].start(frames.Kind.STEP, fields, [memory.view(weights)])
         with pytest.raises(errors.ServerError, match="worker 1 was replaced"):
             working[1].finish(lambda head: [memory.view(weights)])
-        for link in working:
+        for link in (*working, gives):
             link.close()
 
 
