@@ -77,12 +77,18 @@ def _holders(model: nn.Module) -> list[tuple[str, dict[str, torch.Tensor | None]
 def _again(values: dict[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
     """Return a copy, in the memory of the copy before where a tensor's shape and type are the same."""
     made = copy.copy(values)  # of its own type
+    here: list[torch.Tensor] = []
+    there: list[torch.Tensor] = []
     for name, value in values.items():
-        there = before.get(name)
-        if isinstance(value, torch.Tensor) and isinstance(there, torch.Tensor) and _alike(value, there):
-            made[name] = there.copy_(value)
+        kept = before.get(name)
+        if isinstance(value, torch.Tensor) and isinstance(kept, torch.Tensor) and _alike(value, kept):
+            made[name] = kept
+            here.append(value)
+            there.append(kept)
         else:
             made[name] = copied(value)
+    if here:
+        torch._foreach_copy_(there, here)
     return made
 
 
