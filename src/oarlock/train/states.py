@@ -17,8 +17,8 @@ from torch import nn, optim
 class Mark:
     """Copies of the states at a boundary of steps. Those of the buffers of models use their memory again and again.
 
-    `exchanged` has the ids of the parameters whose gradients are exchanged. The copies lack their weights, and the
-    moments of optimizers.
+    `exchanged` has the ids of the parameters that the exchanges change. The copies lack their weights, and the moments
+    of optimizers.
     """
 
     def __init__(self, state: Mapping[str, Any], exchanged: Set[int]) -> None:
@@ -64,7 +64,7 @@ def put_back(kept: Any, state: Any, exchanged: Set[int]) -> None:
 
 
 def trains(kept: Any, exchanged: Set[int]) -> bool:
-    """Return whether it is a model whose gradients are exchanged."""
+    """Return whether it is a model with exchanged gradients."""
     return isinstance(kept, nn.Module) and any(id(parameter) in exchanged for parameter in kept.parameters())
 
 

@@ -33,7 +33,7 @@ class Meeting:
     def meet(self, rank: int, number: int, value: bytes) -> list[bytes]:
         """Return the values of all workers in the exchange of this number, in the order of the ranks.
 
-        Raises Refused where a worker is lost whose value is not there: the exchange never ends.
+        Raises Refused where the value of a lost worker is not there: the exchange never ends.
         """
         with self._changed:
             if number in self._over:

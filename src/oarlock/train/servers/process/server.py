@@ -55,7 +55,7 @@ class Server:
         self._strangers = threading.BoundedSemaphore(MOST_STRANGERS)
         self._wish = 0
         self._done: set[int] = set()
-        self._missing: dict[int, threading.Timer] = {}  # dead workers for whose successors the others wait
+        self._missing: dict[int, threading.Timer] = {}  # dead workers; the others wait for their successors
         self._over = ""  # why no worker is served any more
         self._handover = handover.Handover()
         self._newest: dict[tuple[int, str], transport.Tcp] = {}
