@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import pytest
 from tests.controllers.plant import Phase, Plant
@@ -21,17 +21,17 @@ class Counting:
 
     async def read(self, look: Callable[[stores.View], object]) -> object:
         def counted(view: stores.View) -> object:
-            job = view.job
+            jobs_by_id = view.jobs_by_id
 
-            def count(job_id: str) -> jobs.Job | None:
-                self.read_jobs += 1
-                return job(job_id)
+            def count(ids: Collection[str]) -> dict[str, jobs.Job]:
+                self.read_jobs += len(ids)
+                return jobs_by_id(ids)
 
-            view.job = count  # type: ignore[method-assign]
+            view.jobs_by_id = count  # type: ignore[method-assign]
             try:
                 return look(view)
             finally:
-                del view.job
+                del view.jobs_by_id
 
         return await self._store.read(counted)
 

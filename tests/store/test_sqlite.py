@@ -310,13 +310,13 @@ async def test_active_jobs_that_stayed_are_not_read_again(
 ) -> None:
     """A cluster with thousands of waiting jobs looks at them each second."""
     asked: list[list[str]] = []
-    bodies = reading.SqlView._bodies
+    bodies = reading.SqlView.jobs_by_id
 
     def counted(view: reading.SqlView, ids: list[str]) -> dict[str, jobs.Job]:
         asked.append(ids)
         return bodies(view, ids)
 
-    monkeypatch.setattr(reading.SqlView, "_bodies", counted)
+    monkeypatch.setattr(reading.SqlView, "jobs_by_id", counted)
     await sqlite_store.write(lambda t: [t.add_job(nouns.job(f"j-{place}"), at=1.0) for place in range(3)])
     await sqlite_store.read(lambda v: v.active())
     await sqlite_store.write(lambda t: t.put_job(t.job("j-1"), at=1.0))

@@ -59,7 +59,7 @@ class Roster:
         """Read these jobs again, for changes that are not in the log."""
         wanted = list(ids)
         if wanted:
-            self.adopt(await self._store.read(lambda view: [view.job(job_id) for job_id in wanted]))
+            self.adopt((await self._store.read(lambda view: view.jobs_by_id(wanted))).values())
 
     async def _list(self) -> frozenset[str]:
         seq, active, held = await self._store.read(_everything)
@@ -97,11 +97,10 @@ def _news(view: stores.View, after: int) -> _News:
             break
         ids.update(record.job for record in records if record.job)
         after = records[-1].seq
-    told = {job_id: view.job(job_id) for job_id in ids}
-    held = {
-        job_id: tuple(view.holdings(job_id)) for job_id, job in told.items() if job is not None and job.live is not None
-    }
-    return max(seq, after), told, held
+    found = view.jobs_by_id(ids)
+    claims = view.holdings_by_job([job.id for job in found.values() if job.live is not None])
+    held = {job_id: tuple(of_job) for job_id, of_job in claims.items()}
+    return max(seq, after), {job_id: found.get(job_id) for job_id in ids}, held
 
 
 def _everything(view: stores.View) -> tuple[int, list[jobs.Job], dict[str, tuple[holdings.Holding, ...]]]:

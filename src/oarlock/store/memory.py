@@ -158,6 +158,9 @@ class MemoryTransaction:
     def job(self, job_id: str) -> Job | None:
         return self._jobs.get(job_id)
 
+    def jobs_by_id(self, ids: Collection[str]) -> dict[str, Job]:
+        return {job_id: self._jobs[job_id] for job_id in ids if job_id in self._jobs}
+
     def find(self, name_or_id: str, owner: str | None = None) -> Job | None:
         if (found := self._jobs.get(name_or_id)) is not None:
             return found
@@ -186,6 +189,13 @@ class MemoryTransaction:
 
     def holdings(self, job: str | None = None) -> list[Holding]:
         return [claim for _, claim in sorted(self._claims.items()) if job in (None, claim.job)]
+
+    def holdings_by_job(self, ids: Collection[str]) -> dict[str, list[Holding]]:
+        found: dict[str, list[Holding]] = {}
+        for claim in self.holdings():
+            if claim.job in ids:
+                found.setdefault(claim.job, []).append(claim)
+        return found
 
     def records(self, after: int, *, job: str | None = None, limit: int = 1000) -> list[Record]:
         if after < self._floor - 1 and (job is None or self._first_seq.get(job, self._floor) < self._floor):

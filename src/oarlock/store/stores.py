@@ -95,6 +95,10 @@ class View(Protocol):
 
     def job(self, job_id: str) -> Job | None: ...
 
+    def jobs_by_id(self, ids: Collection[str]) -> dict[str, Job]:
+        """Return those of these jobs that there are."""
+        ...
+
     def find(self, name_or_id: str, owner: str | None = None) -> Job | None:
         """Return the job by id, else the newest of that name, else the newest whose id ends in it (`jobs.SHORT_ID`
         letters).
@@ -117,6 +121,10 @@ class View(Protocol):
         ...
 
     def holdings(self, job: str | None = None) -> list[Holding]: ...
+
+    def holdings_by_job(self, ids: Collection[str]) -> dict[str, list[Holding]]:
+        """Return the holdings of these jobs, of those that have any."""
+        ...
 
     def records(self, after: int, *, job: str | None = None, limit: int = 1000) -> list[Record]:
         """Return the event log's lines with `seq` > after, in order.

@@ -14,6 +14,26 @@ replace = msgspec.structs.replace
 
 
 class Holdings:
+    async def test_the_jobs_and_holdings_of_many_ids(self, store: stores.Store) -> None:
+        ids = [f"j-{place}" for place in range(1200)]  # more than one statement takes
+
+        def change(t: stores.Transaction) -> None:
+            t.put_node(nouns.node())
+            for job_id in ids:
+                t.add_job(nouns.job(job_id), at=1.0)
+            t.hold([nouns.claim("j-7"), nouns.claim("j-7", index=1, devices=(1,)), nouns.claim("j-1199", devices=(2,))])
+
+        await store.write(change)
+        wanted = [*ids[1:], "j-none", "j-\0"]
+        told = await store.read(lambda v: (v.jobs_by_id(wanted), v.holdings_by_job(wanted), v.holdings("j-7")))
+        found, held, two = told
+        assert sorted(found) == sorted(ids[1:])
+        assert all(job.id == job_id for job_id, job in found.items())
+        assert sorted(held) == ["j-1199", "j-7"]
+        assert held["j-7"] == two
+        assert len(two) == 2
+        assert await store.read(lambda v: (v.jobs_by_id([]), v.holdings_by_job(["j-1"]))) == ({}, {})
+
     async def test_a_device_and_a_port_have_one_holder(self, store: stores.Store) -> None:
         await writing.add(store, "j-1", "j-2")
         await store.write(lambda t: (t.put_node(nouns.node()), t.put_node(nouns.node("n2"))))

@@ -151,11 +151,11 @@ class Guardian:
         ids = [job_id for job_id in seen if (job := self._roster.jobs.get(job_id)) is None or job.live is None]
         if not ids:
             return []
-        stored = await self._store.read(lambda view: {job_id: view.job(job_id) for job_id in ids})
-        for job_id, job in stored.items():
-            if job is None:
+        stored = await self._store.read(lambda view: view.jobs_by_id(ids))
+        for job_id in ids:
+            if job_id not in stored:
                 await self._clear(job_id, seen[job_id])
-        return [job for job in stored.values() if job is not None and job.live is None]
+        return [job for job in stored.values() if job.live is None]
 
     async def _clear(self, job_id: str, seen: list[observations.Observed]) -> None:
         try:

@@ -6,7 +6,7 @@ it) is found nowhere.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator
 from typing import Any, TypeVar
 
 import msgspec
@@ -30,6 +30,7 @@ MANY = 500
 """Most values in one IN: SQLite allows 999 in old builds."""
 
 _JOB = sa.select(schema.jobs.c.body).where(schema.jobs.c.id == sa.bindparam("id"))
+_JOBS_BY_ID = sa.select(schema.jobs.c.body).where(schema.jobs.c.id.in_(sa.bindparam("ids", expanding=True)))
 _NEWEST_FIRST = (schema.jobs.c.created_at.desc(), schema.jobs.c.id.desc())
 _NAMED = (
     sa.select(schema.jobs.c.body)
@@ -61,6 +62,7 @@ _COUNT_ALL_READ = sa.select(_PHASE, sa.func.count()).group_by(_PHASE)
 """The same where each row is read for its text: in the order of the rows, for that of an index takes thrice as long."""
 _HOLDINGS = sa.select(schema.holdings.c.body).order_by(*schema.holdings.primary_key.columns)
 _HOLDINGS_OF_JOB = _HOLDINGS.where(schema.holdings.c.job == sa.bindparam("job"))
+_HOLDINGS_OF_JOBS = _HOLDINGS.where(schema.holdings.c.job.in_(sa.bindparam("ids", expanding=True)))
 _LOG = sa.select(schema.log.c.last_seq, schema.log.c.floor)
 _RECORDS = (
     sa.select(schema.records)
@@ -139,6 +141,9 @@ class SqlView:
     def job(self, job_id: str) -> Job | None:
         return self._one(_JOB, Job, id=job_id)
 
+    def jobs_by_id(self, ids: Collection[str]) -> dict[str, Job]:
+        return {job.id: job for some in _parts(ids) for job in self._all(_JOBS_BY_ID, Job, ids=some)}
+
     def find(self, name_or_id: str, owner: str | None = None) -> Job | None:
         if (found := self.job(name_or_id)) is not None:
             return found
@@ -179,7 +184,7 @@ class SqlView:
             return self._all(_ACTIVE, Job)
         had = self._known_active.active
         now = {job_id: (first, version) for job_id, first, version in self._connection.execute(_ACTIVE_NOW)}
-        fresh = self._bodies([job_id for job_id, state in now.items() if had.get(job_id, ())[:2] != state])
+        fresh = self.jobs_by_id([job_id for job_id, state in now.items() if had.get(job_id, ())[:2] != state])
         have = {job_id: (*state, fresh.get(job_id) or had[job_id][2]) for job_id, state in now.items()}
         self._known_active.active = have
         return [job for _, _, job in have.values()]
@@ -195,6 +200,13 @@ class SqlView:
         if job is None:
             return self._all(_HOLDINGS, Holding)
         return self._all(_HOLDINGS_OF_JOB, Holding, job=job)
+
+    def holdings_by_job(self, ids: Collection[str]) -> dict[str, list[Holding]]:
+        found: dict[str, list[Holding]] = {}
+        for some in _parts(ids):
+            for claim in self._all(_HOLDINGS_OF_JOBS, Holding, ids=some):
+                found.setdefault(claim.job, []).append(claim)
+        return found
 
     def records(self, after: int, *, job: str | None = None, limit: int = 1000) -> list[Record]:
         floor = self._floor()
@@ -275,14 +287,6 @@ class SqlView:
     def clock_anchor(self) -> Anchor | None:
         return self._one(_ANCHOR, Anchor)
 
-    def _bodies(self, ids: Sequence[str]) -> dict[str, Job]:
-        found = {}
-        for start in range(0, len(ids), MANY):
-            some = sa.select(schema.jobs.c.body).where(schema.jobs.c.id.in_(ids[start : start + MANY]))
-            for job in self._all(some, Job):
-                found[job.id] = job
-        return found
-
     def _floor(self) -> int:
         return int(self._connection.execute(_LOG).one()[1])
 
@@ -298,10 +302,16 @@ class SqlView:
         body = self._connection.execute(statement, wanted).scalar_one_or_none()
         return decode(body, noun) if body is not None else None
 
-    def _all(self, statement: sa.Select[Any], noun: type[T], **wanted: str) -> list[T]:
-        if not all(map(rules.storable, wanted.values())):
+    def _all(self, statement: sa.Select[Any], noun: type[T], **wanted: str | list[str]) -> list[T]:
+        if not all(rules.storable(text) for text in wanted.values() if isinstance(text, str)):
             return []
         return [decode(body, noun) for body in self._connection.execute(statement, wanted).scalars()]
+
+
+def _parts(ids: Collection[str]) -> Iterator[list[str]]:
+    """Yield the ids that a database could keep, as many at once as one statement takes."""
+    wanted = list(filter(rules.storable, ids))
+    return (wanted[start : start + MANY] for start in range(0, len(wanted), MANY))
 
 
 def _storable(which: stores.JobFilter) -> bool:
