@@ -49,7 +49,8 @@ def test_killed_here_nothing_is_lost_to_the_backend(rig, name):
     if name in points_before("process.started"):
         assert not (rig.outside / "started").exists()
         assert not rig.user_processes()
-    left, found = rig.user_processes(), rigs.processes_with(f"OARLOCK_TASK_KEY={rig.key}")
+    # In this order: a process that has been told to stop may end between the two.
+    found, left = rigs.processes_with(f"OARLOCK_TASK_KEY={rig.key}"), rig.user_processes()
     assert set(left) <= set(found), "a user process that its mark does not find"
     for pid in found:
         os.kill(pid, signal.SIGKILL)
