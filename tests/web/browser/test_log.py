@@ -127,6 +127,55 @@ async def test_equal_lines_of_ranks_are_one_row_although_they_come_one_after_the
         assert watched.faults == []
 
 
+EACH = """[...document.querySelectorAll('#lines li:not(.open)')].map((one) => [
+    one.querySelector('b')?.title ?? one.id.split(':')[0], one.querySelector('code').textContent])"""
+
+
+def _by_rank(rows: list[list[str]]) -> dict[int, list[int]]:
+    """The numbers of the lines of each rank, in the order of the rows that count them."""
+    found: dict[int, list[int]] = {0: [], 1: [], 2: []}
+    for named, text in rows:
+        for part in named.split(", "):
+            first, _, last = part.removeprefix("worker-").partition(" to ")
+            for rank in range(int(first), int(last or first) + 1):
+                found[rank].append(int(text.split()[-1]))
+    return found
+
+
+async def test_no_line_is_lost_or_doubled_where_rows_of_several_ranks_are_cut(
+    chromium: Browser, tmp_path: Path
+) -> None:
+    async with stills.serving(tmp_path, full=False) as still:
+        rig = still.rig
+        job = await rig.launch(await rig.submit("root", name="alike", roles={"worker": {"count": 3}}))
+        alike, several, each, sizes = 5100, 6900, 60, [0, 0, 0]
+
+        async def say(rank: int, numbers: range) -> None:
+            data = "".join(f"step {number}\n" for number in numbers).encode()
+            await rig.logs.append(rigs.key_of(job, index=rank), "stdout.0", sizes[rank], data, at=rig.clock.now)
+            sizes[rank] += len(data)
+
+        for first in range(0, alike, each):  # a row of three ranks lies 120 lines apart
+            for rank in range(3):
+                await say(rank, range(first, first + each))
+        watched = await test_stills.opened(chromium, still, moving=True)
+        page = await watched.page("/jobs/alike/log")
+        await page.wait_for_selector(f"#lines li:has-text('step {alike - 1}')")
+        await say(0, range(alike, several))  # so many rows that those of three ranks are cut
+        await conftest.until(page, f"{COUNT} === 2000")
+        for edge, wanted in (("0", 0), ("1e9", several - 1), ("0", 0)):
+            shown = _by_rank(await page.evaluate(EACH))
+            while wanted not in shown[0]:
+                await page.evaluate(f"document.getElementById('log').scrollTop = {edge}")
+                await page.wait_for_timeout(100)
+                shown = _by_rank(await page.evaluate(EACH))
+                for numbers in shown.values():
+                    assert numbers == [numbers[0] + at for at in range(len(numbers))], "in order, each once"
+                assert await page.evaluate(COUNT) <= 5000
+        await watched.context.close()
+        assert watched.faults == []
+
+
 async def test_a_long_log_is_searched_and_read_from_any_line(shell: shells.Shell, browser: conftest.Watched) -> None:
     shell.write("much.py", MUCH)
     shell.do("run", "--name", "much", "--", "python", "much.py")
@@ -193,11 +242,16 @@ async def test_a_reader_keeps_the_place_while_a_full_page_grows(
     await page.evaluate(f"document.getElementById('log').scrollTop = {at}")
     await page.wait_for_selector("#follow[aria-pressed='false']")
     before = await page.evaluate(PLACE)
-    async with page.expect_response(lambda answer: "/log/lines" in answer.url and answer.ok) as grown:
+    if at == "0":  # the rows before the first are asked for, and those that come behind the last are not
         (tmp_path / "go-2").touch()
-    while "line 5000" not in await (await grown.value).text():
+        while "line 9299" not in shell.do("logs", job).stdout:
+            await page.wait_for_timeout(200)
+    else:
         async with page.expect_response(lambda answer: "/log/lines" in answer.url and answer.ok) as grown:
-            pass
+            (tmp_path / "go-2").touch()
+        while "line 5000" not in await (await grown.value).text():
+            async with page.expect_response(lambda answer: "/log/lines" in answer.url and answer.ok) as grown:
+                pass
     await page.wait_for_timeout(1000)
     assert await page.evaluate(PLACE) == before
     assert await page.evaluate(COUNT) <= 5000

@@ -1,6 +1,7 @@
 // The lines of a log: follows the end until the reader scrolls away, and loads the lines before and behind those shown.
 // At most MOST rows are in the document, and fewer while it follows: each answer costs the browser a look at all rows.
-// A place is asked for by the text that the server gave, so no line is lost.
+// A place is asked for by the text that the server gave, so no line is lost. Where rows were cut there is no such text: the id
+// of a row that counts lines of several ranks is the place of the first line alone.
 "use strict";
 (() => {
   const box = document.getElementById("log");
@@ -9,6 +10,7 @@
   if (!box) return;
   const MOST = 5000;
   const SOME = 500;
+  const MOST_LINES = 2000; // that an answer has; where they fold, few rows hold many
   const FOLLOWED = 2000;
   const FAR_BYTES = 100000;
   const EDGE = 400;
@@ -180,17 +182,22 @@
     }
   };
 
-  const back = () =>
-    alone(async () => prepend(await fetched(cut.before || rows.firstElementChild.id, { before: SOME })));
+  // The rows come anew about the first one in view, as the server folds them; that one stays where it is.
+  const renew = async () => {
+    if (selecting()) return;
+    const { top } = box.getBoundingClientRect();
+    const first = [...rows.children].find((row) => row.getBoundingClientRect().bottom > top) ?? rows.lastElementChild;
+    const count = rows.querySelector("b") ? MOST_LINES : SOME;
+    const page = await fetched(first.id, { before: count, after: count });
+    const before = first.getBoundingClientRect().top;
+    replace(page);
+    const now = document.getElementById(first.id);
+    if (now) box.scrollTop += now.getBoundingClientRect().top - before;
+  };
 
-  const forth = () =>
-    alone(async () => {
-      if (cut.after) return append(await fetched(cut.after, { after: SOME }));
-      const last = rows.lastElementChild;
-      const page = await fetched(last.id, { after: SOME });
-      last.remove();
-      append(page);
-    });
+  const back = () => alone(async () => (cut.before ? prepend(await fetched(cut.before, { before: SOME })) : renew()));
+
+  const forth = () => alone(async () => (cut.after ? append(await fetched(cut.after, { after: SOME })) : renew()));
 
   const news = () =>
     alone(async () => {
