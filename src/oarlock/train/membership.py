@@ -18,10 +18,10 @@ So the gang ends where the exchanges of MOST_LOST steps in a row are lost.
 
 from __future__ import annotations
 
-import functools
 import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from time import monotonic, sleep
 from typing import Any
 
 import torch
@@ -29,7 +29,7 @@ from torch import distributed, optim
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from oarlock.train import errors, states, worlds
-from oarlock.train.rounds import Round, Rounds
+from oarlock.train.rounds import LOOK_EVERY_S, NEWS_S, Round, Rounds
 from oarlock.train.strategies.strategy import Strategy, figures_of, waited
 
 MOST_LOST = 5
@@ -163,18 +163,35 @@ class Membership:
     def flush(self, here: Position, keep_waiting: Callable[[], None]) -> tuple[Position, errors.PeersLost | None]:
         """Exchange what the ranks of this round keep back. Return the position after it, and the loss that ended it.
 
-        All ranks call it at the same boundary of steps, before a planned change. `keep_waiting` is called while this
-        process waits; it raises an exception to end that.
+        All ranks call it at the same boundary of steps, before a planned change. Another round may follow meanwhile, in
+        which other ranks leave. So the ranks compare the rounds that they know, and exchange again for a later one.
+        `keep_waiting` is called while this process waits; it raises an exception to end that.
         """
         self._rounds.keep_waiting = keep_waiting
-        leaving = functools.cache(lambda: self._world.gather(self._rounds.later(None).rank is None))
+        flushed_for = 0
         try:
-            for strategy in self._strategies:
-                strategy.flush(leaving)
-                here = replace(here, flushed=here.flushed + 1)
+            while True:
+                number, leaves = self._agree()
+                if number <= flushed_for:
+                    return here, None
+                for strategy in self._strategies:
+                    strategy.flush(leaves)
+                    here = replace(here, flushed=here.flushed + 1)
+                flushed_for = number
         except errors.PeersLost as lost:
             return here, lost
-        return here, None
+
+    def _agree(self) -> tuple[int, list[bool]]:
+        """Return the number of the newest round, once all ranks know the same one, and whether each leaves in it."""
+        began = monotonic()
+        while True:
+            later = self._rounds.later(None)
+            told = self._world.gather((later.number, later.rank is None, monotonic() - began > NEWS_S))
+            numbers, leaves, tired = zip(*told)
+            if len(set(numbers)) == 1 or any(tired):
+                return max(numbers), list(leaves)
+            self._rounds.keep_waiting()
+            sleep(LOOK_EVERY_S)
 
     def change(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,8 @@ from tests.train.rounds import gang
 from torch import nn
 
 from oarlock import train
+from oarlock.train import worlds
+from oarlock.train.compression import dgc
 from oarlock.train.strategies import dataparallel
 
 COLUMNS = 60
@@ -73,6 +76,20 @@ def leave(folder: Path, compression: str, rows: int) -> None:
         torch.save(totals[0], folder / "total.pt")
 
 
+def leave_within_a_flush(folder: Path, rows: int) -> None:
+    """As `leave`; the ranks know of the third round before their exchange for the second one is over."""
+    flush = dgc.DeepGradientCompression.flush
+
+    def flush_slowly(self: dgc.DeepGradientCompression, *args: Any) -> None:
+        flush(self, *args)
+        (folder / "flushed").touch()
+        while worlds.rounds is not None and worlds.rounds.newest().number < 3:
+            time.sleep(0.002)
+
+    dgc.DeepGradientCompression.flush = flush_slowly  # type: ignore[method-assign]  # in this process alone
+    leave(folder, "sparse", rows)
+
+
 def approach(folder: Path, compression: str, rows: int) -> None:
     """The gradient leads to a certain matrix."""
     train.init()
@@ -113,6 +130,31 @@ def test_a_planned_change_loses_nothing_of_those_that_leave(tmp_path: Path, comp
         finals = [torch.load(tmp_path / name / "final.pt") for name in names]
         kept = sum(final["kept"] for final in finals) / (len(finals) if compression == "powersgd" else 1)
         for row, name in enumerate(("a", "b", "c", "n0", "n1")):
+            sent, total = -finals[0]["model"]["weight"][row], torch.load(tmp_path / name / "total.pt")
+            torch.testing.assert_close(sent, total - kept[row], rtol=1e-9, atol=1e-9)
+    finally:
+        made.close()
+
+
+def test_a_rank_that_leaves_in_a_later_round_gives_what_it_keeps_back(tmp_path: Path) -> None:
+    """The later round comes while the ranks still exchange for the one before."""
+    names = ["a", "b", "c", "n0"]
+    made = gang.Gang(tmp_path, leave_within_a_flush, len(names))
+    try:
+        made.start(names)
+        made.wait(lambda: all(map(made.ready, names)))
+        made.wait(lambda: all(counts.reached(made, name) > 20 for name in names))
+        made.round(["a", "b", "c"], tell=names)
+        made.wait(lambda: all((tmp_path / name / "flushed").exists() for name in names))
+        made.round(["a", "b"], tell=names)
+        for leaver in ("c", "n0"):
+            made.processes[leaver].join()
+            assert made.processes.pop(leaver).exitcode == 0, made.output()
+        made.wait(lambda: all(made.rounds(name)[-1:] == [3] for name in ("a", "b")))
+        counts.end(made, ["a", "b"], losses=0)
+        finals = [torch.load(tmp_path / name / "final.pt") for name in ("a", "b")]
+        kept = sum(final["kept"] for final in finals)
+        for row, name in enumerate(names):
             sent, total = -finals[0]["model"]["weight"][row], torch.load(tmp_path / name / "total.pt")
             torch.testing.assert_close(sent, total - kept[row], rtol=1e-9, atol=1e-9)
     finally:

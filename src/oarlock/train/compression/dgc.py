@@ -27,7 +27,7 @@ from __future__ import annotations
 import functools
 import math
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -158,12 +158,11 @@ class DeepGradientCompression(WholeGradient):
                 self.follow()
         return True
 
-    def flush(self, leaving: Callable[[], Sequence[bool]]) -> None:
+    def flush(self, leaves: Sequence[bool]) -> None:
         """Hand on what the leaving ranks keep back: each of the others keeps an equal part of it from now on.
 
         It is sent as all that is kept back: a script may scale, clip or drop gradients after the exchange.
         """
-        leaves = leaving()
         heirs = leaves.count(False)
         if not (any(leaves) and heirs):
             return

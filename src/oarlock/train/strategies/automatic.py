@@ -149,8 +149,8 @@ class Automatic(Strategy):
             self._present.regroup()
         self._ended, self._steps = None, []
 
-    def flush(self, leaving: Callable[[], Sequence[bool]]) -> None:
-        self._present.flush(leaving)
+    def flush(self, leaves: Sequence[bool]) -> None:
+        self._present.flush(leaves)
 
     def shared(self) -> dict[str, Any]:
         return {"exchange": self._kind, "shared": self._present.shared()}

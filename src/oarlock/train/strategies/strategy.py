@@ -109,10 +109,10 @@ class Strategy:
     def leave(self) -> None:
         """Let go of the exchanges of the present round, which is over."""
 
-    def flush(self, leaving: Callable[[], Sequence[bool]]) -> None:
+    def flush(self, leaves: Sequence[bool]) -> None:
         """Exchange what this rank keeps back, so that nothing is lost with the ranks that leave.
 
-        All ranks call this together, at a boundary of steps. `leaving` asks each rank whether it leaves. Where this
+        All ranks call this together, at a boundary of steps. `leaves` tells of each rank whether it leaves. Where this
         raises PeersLost, nothing has changed here.
         """
 

@@ -140,7 +140,7 @@ class WholeGradient(Strategy):
         self._afterwards.clear()
         self.figures.regroup(self.world)
 
-    def flush(self, leaving: Callable[[], Sequence[bool]]) -> None:
+    def flush(self, leaves: Sequence[bool]) -> None:
         self.flush_all()
         self.even = True
 
