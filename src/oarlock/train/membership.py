@@ -165,6 +165,8 @@ class Membership:
 
         All ranks call it at the same boundary of steps, before a planned change. Another round may follow meanwhile, in
         which other ranks leave. So the ranks compare the rounds that they know, and exchange again for a later one.
+        A round that comes after the last comparison is not exchanged for: the ranks go into the newest round that they
+        know, since a later round may mean that a member of this one is dead. A rank that leaves in it counts as dead.
         `keep_waiting` is called while this process waits; it raises an exception to end that.
         """
         self._rounds.keep_waiting = keep_waiting
