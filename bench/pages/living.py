@@ -20,8 +20,7 @@ UPDATES, FEW = stage.many(3000, 200), stage.many(100, 20)
 IDLE_S = stage.many(60, 6)
 PAGES, USERS, RUNNING, RATE, SECONDS = 50, 10, 3, 20, stage.many(20, 5)
 PAUSE_S = 0.5
-MARKS_S = 0.25
-_NAMES = itertools.count()
+_NAMES, _CHANGES = itertools.count(), itertools.count()
 REST_S = 5.0
 
 HURRIED = """
@@ -115,7 +114,7 @@ async def _together(server: servers.Server) -> list[table.Row]:
         for one in following:
             one.cancel()
         await asyncio.gather(*following, return_exceptions=True)
-    late = [one for page in played for one in page.late(both.at)]
+    late = [one for page in played for one in page.late(both.events)]
     kept = f"{both.rate:.0f} events/s"
     asked, same = sum(page.fetched for page in played), sum(page.same for page in played)
     unasked = sum(page.unasked for page in played)
@@ -147,24 +146,33 @@ async def _ids(server: servers.Server) -> list[str]:
     return [one.raise_for_status().json()["id"] for one in found]
 
 
+class _Event(NamedTuple):
+    """A line of the event log, and when its request was answered."""
+
+    seq: int
+    job: str
+    at: float
+
+
 class _Cost(NamedTuple):
-    """The server's processor time in % of a core, and the events that it took: (time, job) of each."""
+    """The server's processor time in % of a core, and the events that it took."""
 
     cpu: float
     seconds: float
-    at: list[tuple[float, str]]
+    events: list[_Event]
 
     @property
     def rate(self) -> float:
-        return len(self.at) / self.seconds
+        return len(self.events) / self.seconds
 
 
 async def _change(server: servers.Server, played: list[_Played]) -> _Cost:
     """Change a job `RATE` times a second, or as often as the machine lets us."""
     for one in played:
         one.forget()
-    happened: list[tuple[float, str]] = []
+    answered: list[float] = []
     async with server.async_client() as client:
+        start = (await client.get("/server")).raise_for_status().json()["seq"]
         ids = [(await client.get(f"/jobs/runs-{number}")).raise_for_status().json()["id"] for number in range(RUNNING)]
         before, began = processes.cpu_s(server.pid), time.perf_counter()
         for number in range(RATE * SECONDS):
@@ -172,12 +180,14 @@ async def _change(server: servers.Server, played: list[_Played]) -> _Cost:
                 break
             await asyncio.sleep(max(0.0, began + number / RATE - time.perf_counter()))
             job = ids[number % RUNNING]
-            (await client.patch(f"/jobs/{job}", json={"priority": 50 + number % 7})).raise_for_status()
-            happened.append((time.perf_counter(), job))
+            (await client.patch(f"/jobs/{job}", json={"priority": next(_CHANGES) % 97})).raise_for_status()
+            answered.append(time.perf_counter())
         seconds = time.perf_counter() - began
         cost = 100 * (processes.cpu_s(server.pid) - before) / seconds
-    await asyncio.sleep(2 * PAUSE_S)
-    return _Cost(cost, seconds, happened)
+        await asyncio.sleep(2 * PAUSE_S)
+        log = (await client.get("/events", params={"after": start})).raise_for_status().json()["items"]
+    changes = [(one["seq"], one["job"]) for one in log if one["kind"] == "edited"]
+    return _Cost(cost, seconds, [_Event(*one, at) for one, at in zip(changes, answered, strict=True)])
 
 
 async def _spent(server: servers.Server, seconds: float) -> float:
@@ -216,7 +226,7 @@ class _Played:
         self._seen = self._told = 0
         self._tag = ""
         self._name = f"{next(_NAMES):08d}"
-        self._updates: list[tuple[float, float]] = []  # when each was asked for, and when it was there
+        self._updates: list[tuple[int, float]] = []  # the last event of each, and when it was there
         self.fetched = self.same = self.unasked = 0
         self.opened = asyncio.Event()
 
@@ -224,12 +234,12 @@ class _Played:
         self._updates.clear()
         self.fetched = self.same = self.unasked = 0
 
-    def late(self, happened: list[tuple[float, str]]) -> Iterator[float]:
-        """Yield for each event that the page shows the seconds until the first update that was asked for after it."""
+    def late(self, events: list[_Event]) -> Iterator[float]:
+        """Yield for each event that the page shows the seconds until the page was up to it."""
         mine = {one.removeprefix("job:") for one in self._topics if one.startswith("job:")}
-        for at, job in happened:
+        for seq, job, at in events:
             if not mine or job in mine:
-                yield next((there for asked, there in self._updates if asked >= at), time.perf_counter()) - at
+                yield max(0.0, next((there for had, there in self._updates if had >= seq), time.perf_counter()) - at)
 
     async def follow(self) -> None:
         page = (await self._client.get(self._path)).raise_for_status().text
@@ -253,8 +263,7 @@ class _Played:
             if kind == "changed" and self._tag and told.get("marks", {}).get(self._name) == self._tag:
                 self._seen = told["seq"]
                 self.unasked += 1
-                there = time.perf_counter()
-                self._updates.append((there - MARKS_S, there))  # its content was made within that time
+                self._updates.append((self._seen, time.perf_counter()))
             elif kind == "open" or told["after"] > self._seen or shown:
                 self._told = told["seq"]
                 self._news.set()
@@ -277,7 +286,7 @@ class _Played:
                 answer.raise_for_status()
             self._tag = answer.headers["etag"]
             self._seen = int(answer.headers["oarlock-seq"])
-            self._updates.append((asked, time.perf_counter()))
+            self._updates.append((self._seen, time.perf_counter()))
             self.fetched += 1
             self.same += answer.status_code == 304
             await asyncio.sleep(max(0.0, asked + PAUSE_S - time.perf_counter()))
