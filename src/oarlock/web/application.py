@@ -16,7 +16,7 @@ from typing import Any
 
 from starlette import responses, routing, types
 
-from oarlock.spec import errors
+from oarlock.spec import bodies, errors
 from oarlock.web import routing as table
 from oarlock.web import settings
 from oarlock.web.access import admissions, cookies, origins, turns, visits
@@ -25,7 +25,7 @@ from oarlock.web.pages.administration import login, server, sessions, users
 from oarlock.web.pages.cluster import cluster, pools, simulate, usage
 from oarlock.web.pages.jobs import compare, job, jobs, log, metrics, submit
 from oarlock.web.rendering import assets, compressing, drawing, templating, texts
-from oarlock.web.updates import feeds, fragments, openpages
+from oarlock.web.updates import feeds, fragments, openpages, readers
 
 PAGES: tuple[table.Page, ...] = (
     *home.PAGES,
@@ -88,13 +88,13 @@ class Pages:
         self._routes = [(routing.compile_path(page.path), page) for page in pages]
         self._menu = [page for page in pages if page.key]
         self._busy: set[str] = set()
-        self._making: dict[tuple[str, str], asyncio.Task[str]] = {}
+        self._making: dict[openpages.Address, asyncio.Task[str]] = {}
         self._turns = turns.Turns()
-        self._feeds = feeds.Feeds(self._marks)
+        self._admissions = admissions.Admissions()
+        self._feeds = feeds.Feeds(self._marks, self._admissions)
         self._open = openpages.OpenPages()
         self._drawing = drawing.Thread()
         self._updates = fragments.Updates(self._drawing)
-        self._admissions = admissions.Admissions()
 
     async def __call__(self, scope: types.Scope, receive: types.Receive, send: types.Send) -> None:
         if self._settings.of_api(scope):
@@ -158,36 +158,51 @@ class Pages:
         """Return the answer to an open page, and take note of the page."""
         response, shown = await self._updates.find(visit, lambda: self._made(visit, page))
         if shown is not None:
-            self._open.note(str(visit.secret), visit.headers.get(PAGE, ""), visit.path, visit.scope_query, shown)
+            address = openpages.Address(readers.of_page(visit.server, visit.parameters), visit.path, visit.scope_query)
+            self._open.note(str(visit.secret), visit.headers.get(PAGE, ""), address, shown)
         return response
 
-    async def _marks(self, secret: str, news: feeds.News) -> dict[str, str]:
-        """Return the marks of the session's open pages that the news concern, as far as they are made in time."""
-        making: dict[str, asyncio.Task[str]] = {}
-        for name, one in self._open.concerned(secret, news.topics).items():
-            if (secret, name) in self._making:
+    async def _marks(self, members: feeds.Members, news: feeds.News) -> dict[str, dict[str, str]]:
+        """Return for each session the marks of its open pages that the news concern, as far as they are made in time.
+
+        A mark is made once for each address, by the session of one of its readers.
+        """
+        shown: dict[openpages.Address, dict[str, list[str]]] = {}
+        for secret in members:
+            for name, one in self._open.concerned(secret, news.topics).items():
+                shown.setdefault(one.address, {}).setdefault(secret, []).append(name)
+        making: dict[openpages.Address, asyncio.Task[str]] = {}
+        for address, by_session in shown.items():
+            if address in self._making:
                 continue  # it takes longer than news come
-            making[name] = task = asyncio.create_task(self._mark(secret, one.path, one.query, news.seq))
-            self._making[secret, name] = task
-            task.add_done_callback(functools.partial(self._made_mark, (secret, name)))
+            secret = next(iter(by_session))
+            making[address] = task = asyncio.create_task(self._mark(secret, members[secret], address, news.seq))
+            self._making[address] = task
+            task.add_done_callback(functools.partial(self._made_mark, address))
         if making:
             await asyncio.wait(making.values(), timeout=MARKS_S)
-        return {name: task.result() for name, task in making.items() if task.done() and task.result()}
+        found: dict[str, dict[str, str]] = {}
+        for address, task in making.items():
+            if task.done() and (mark := task.result()):
+                for secret, names in shown[address].items():
+                    found.setdefault(secret, {}).update(dict.fromkeys(names, mark))
+        return found
 
-    def _made_mark(self, key: tuple[str, str], _: asyncio.Task[str]) -> None:
-        del self._making[key]
+    def _made_mark(self, address: openpages.Address, _: asyncio.Task[str]) -> None:
+        del self._making[address]
 
-    async def _mark(self, secret: str, path: str, query: bytes, seq: int) -> str:
-        """Return the mark of a page's present content, empty where it cannot be made: then the page asks."""
+    async def _mark(self, secret: str, server: bodies.Server, address: openpages.Address, seq: int) -> str:
+        """Return the mark of a page's present content, empty where no others may share it: then each page asks."""
         headers = [(visits.UNASKED, b"1"), (visits.SEQ.encode(), b"%d" % seq)]
-        scope = {"type": "http", "method": "GET", "path": path, "query_string": query, "headers": headers}
+        scope = {"type": "http", "method": "GET", "path": address.path, "query_string": address.query}
+        scope["headers"] = headers
         visit = visits.Visit(scope, _nothing, self._api, secret, self._cookie, self._busy, self._turns, self._feeds)
         try:
             page = self._page(visit)
-            await visit.admit(self._admissions)
+            visit.admit_as(server)
             visit.demand(page.right)
-            response, _ = await self._updates.find(visit, lambda: self._made(visit, page))
-            return response.headers.get("etag", "")
+            response, shown = await self._updates.find(visit, lambda: self._made(visit, page))
+            return response.headers.get("etag", "") if shown is not None else ""
         except Exception:  # noqa: BLE001 - the page itself asks, and gets the answer
             return ""
         finally:
@@ -240,7 +255,7 @@ class Pages:
 def _by_name(visit: visits.Visit, answer: table.Filled) -> bool:
     """Return whether the address names the shown job by a name that looks like an id: it is another job for others."""
     named = visit.parameters.get("job", "")
-    return fragments.is_id(named) and bool(getattr(answer.facts.get("job"), "id", "") != named)
+    return readers.is_id(named) and bool(getattr(answer.facts.get("job"), "id", "") != named)
 
 
 def _guarded(send: types.Send, *, stored: bool) -> types.Send:

@@ -19,6 +19,7 @@ from oarlock.api.security import authentication
 from oarlock.client.asynchronous import clients
 from oarlock.scheduler.forecasting import forecasts
 from oarlock.spec import attempts, bodies, events, phases
+from oarlock.spec.access import users
 from oarlock.web import application, routing
 from oarlock.web.access import admissions, visits
 from oarlock.web.rendering import templating
@@ -265,40 +266,105 @@ def test_pages_that_have_not_asked_for_long_are_forgotten(monkeypatch: pytest.Mo
     monkeypatch.setattr(openpages.time, "monotonic", lambda: now[0])
     pages = openpages.OpenPages()
     for number in range(openpages.MOST + 2):
-        pages.note("session", f"page{number}", "/jobs", b"", ("jobs",))
+        pages.note("session", f"page{number}", openpages.Address("ann", "/jobs", b""), ("jobs",))
     found = pages.concerned("session", frozenset({"jobs"}))
     assert (len(found), "page0" in found, "page2" in found) == (openpages.MOST, False, True)
     assert pages.concerned("session", frozenset({"nodes"})) == {}
     assert pages.concerned("another", frozenset({topics.EVERYTHING})) == {}
     now[0] = openpages.KEPT_S / 2
-    pages.note("session", "page9", "/jobs", b"a=1", ("jobs",))
+    changed = openpages.Address("ann", "/jobs", b"a=1")
+    pages.note("session", "page9", changed, ("jobs",))
     now[0] = openpages.KEPT_S + 1
-    assert {name: one.query for name, one in pages.concerned("session", frozenset({topics.EVERYTHING})).items()} == {
-        "page9": b"a=1"
+    assert {name: one.address for name, one in pages.concerned("session", frozenset({topics.EVERYTHING})).items()} == {
+        "page9": changed
     }
 
 
-async def test_streams_of_one_session_share_one_reader(rig: browsers.WebRig) -> None:
+async def administrator(rig: browsers.WebRig, name: str) -> str:
+    """Make another administrator, and return the digest of the token."""
+    async with rig.as_user("root") as http:
+        await http.post("/api/v1/users", json={"name": name, "right": "admin"})
+        rig.tokens[name] = (await http.post(f"/api/v1/users/{name}/tokens", json={})).json()["token"]
+    return authentication.digest(rig.tokens[name])
+
+
+async def test_streams_of_equal_readers_share_one_reader(rig: browsers.WebRig) -> None:
+    await administrator(rig, "zoe")
     job = await rig.submit("ann", name="busy")
     async with contextlib.AsyncExitStack() as stack:
-        ann, again, bob = [await stack.enter_async_context(rig.browser(who)) for who in ("ann", "ann", "bob")]
+        who = ("ann", "ann", "root", "zoe", "bob")
+        ann, *others = [await stack.enter_async_context(rig.browser(one)) for one in who]
         pages = [await stack.enter_async_context(opened(ann)) for _ in range(10)]
-        pages += [await stack.enter_async_context(opened(one)) for one in (again, bob)]
+        pages += [await stack.enter_async_context(opened(one)) for one in others]
         for page in pages:
             await page.next("open")
-        readers = rig.app._feeds._feeds.values()
-        assert sorted(len(one.ears) for one in readers) == [1, 1, 10], "one reader for each session"
+        found = {name: [len(one.ears) for one in feed.members.values()] for name, feed in rig.app._feeds._feeds.items()}
+        assert found == {"user user ann": [10, 1], "administrators": [1, 1], "user user bob": [1]}
         await rig.happen(job.id, events.Edited(priority=7))
-        for page in pages[:11]:
-            assert f"job:{job.id}" in (await page.next("changed")).topics
+        told = [(await page.next("changed")).topics for page in pages]
+        assert [f"job:{job.id}" in one for one in told] == [True] * 13 + [False]
 
 
-@pytest.mark.parametrize("now", [0.0, 0.1, 0.4999, 0.5, 1234.26])
-def test_readers_that_began_at_different_times_look_at_the_same_moments(now: float) -> None:
-    """Else each session would have its own last event, and contents of its own for it."""
-    pause = feeds.pause_s(now)
-    assert 0 < pause <= feeds.PAUSE_S
-    assert round((now + pause) / feeds.PAUSE_S, 6).is_integer()
+@pytest.mark.parametrize("ends", ["root", "zoe"], ids=["the one that reads", "another"])
+async def test_the_end_of_a_session_ends_no_stream_of_equal_readers(rig: browsers.WebRig, ends: str) -> None:
+    digests = {"zoe": await administrator(rig, "zoe"), "root": authentication.digest(rig.tokens["root"])}
+    job = await rig.submit("ann", name="busy")
+    stays = "zoe" if ends == "root" else "root"
+    async with rig.browser("root") as root, opened(root) as first, rig.browser("zoe") as zoe, opened(zoe) as second:
+        pages = {"root": first, "zoe": second}
+        for page in pages.values():
+            await page.next("open")
+        async with rig.as_user("root") as http:
+            assert (await http.delete(f"/api/v1/users/{ends}/tokens/{digests[ends]}")).status_code == 204
+        await rig.happen(job.id, events.Edited(priority=7))
+        while f"job:{job.id}" not in (await pages[stays].next("changed")).topics:
+            pass  # the removal of the token
+        assert [one async for one in pages[ends]._lines if one.startswith("event: ")] == ["event: ended"]
+
+
+@pytest.mark.parametrize("loses", ["root", "zoe"], ids=["the one that reads", "another"])
+async def test_an_administrator_who_becomes_a_user_hears_no_more_of_others(rig: browsers.WebRig, loses: str) -> None:
+    await administrator(rig, "zoe")
+    job = await rig.submit("ann", name="hidden")
+    keeps = "zoe" if loses == "root" else "root"
+    async with rig.browser("root") as root, opened(root) as first, rig.browser("zoe") as zoe, opened(zoe) as second:
+        pages = {"root": first, "zoe": second}
+        for page in pages.values():
+            await page.next("open")
+        user = await rig.store.read(lambda view: view.user(loses))
+        assert user is not None
+        await rig.store.write(lambda tx: tx.put_user(msgspec.structs.replace(user, right=users.Right.USER)))
+        rig.services.authenticator.forget()
+        await rig.happen(job.id, events.Edited(priority=7))
+        assert f"job:{job.id}" in (await pages[keeps].next("changed")).topics
+        assert [one async for one in pages[loses]._lines if one.startswith("event: ")] == [], "it opens another stream"
+        async with opened(root if loses == "root" else zoe) as again:
+            await again.next("open")
+            await rig.happen(job.id, events.Edited(priority=8))
+            assert (await again.next("changed")).topics == topics.SHARED
+
+
+async def test_a_mark_is_made_once_for_all_equal_readers(
+    rig: browsers.WebRig, made: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(application, "MARKS_S", 240.0)
+    await administrator(rig, "zoe")
+    job = await rig.submit("root", name="same")
+    await rig.submit("zoe", name="same")
+    async with rig.browser("root") as root, opened(root) as first, rig.browser("zoe") as zoe, opened(zoe) as second:
+        had: dict[str, str] = {}
+        for who, browser, page in (("root", root, first), ("zoe", zoe, second)):
+            await page.next("open")
+            for path in ("/jobs", "/jobs/same"):
+                name = {"Oarlock-Page": f"{who}{path}".replace("/", "")}
+                had[name["Oarlock-Page"]] = (await browser.get(path, headers=FRAGMENT | name)).headers["etag"]
+        assert had["rootjobssame"] != had["zoejobssame"]
+        made.clear()
+        await rig.happen(job.id, events.TaskRegistered(key=attempts.TaskKey(job.id, 1, "worker", 0, 1), address="h"))
+        marks = [(await page.next("changed")).marks for page in (first, second)]
+        assert made.count("root") + made.count("zoe") == 3, "the list once, and each user's own job of that name"
+        assert marks[0] == {name: had[name] for name in ("rootjobs", "rootjobssame")}
+        assert marks[1] == {name: had[name] for name in ("zoejobs", "zoejobssame")}
 
 
 async def test_the_reader_of_a_session_ends_with_its_last_stream(rig: browsers.WebRig) -> None:
@@ -311,8 +377,9 @@ async def test_the_reader_of_a_session_ends_with_its_last_stream(rig: browsers.W
 
 
 async def test_news_that_a_slow_reader_has_not_taken_become_one(rig: browsers.WebRig) -> None:
-    listening = rig.app._feeds.listening
-    async with listening("x", Silent, 1) as ear:
+    async with rig.as_user("ann") as http:
+        about = msgspec.convert((await http.get("/api/v1/server")).json(), bodies.Server)
+    async with rig.app._feeds.listening("x", about, Silent) as ear:
         ear.tell(feeds.News(1, 2, frozenset({"a"})))
         ear.tell(feeds.News(2, 5, frozenset({"b"})))
         assert await ear.next(60.0) == feeds.News(1, 5, frozenset({"a", "b"}))

@@ -93,6 +93,10 @@ class Visit:
         else:
             self._server = await known.find(self.secret, self.told, self.client.server)
 
+    def admit_as(self, server: bodies.Server) -> None:
+        """Take what the API has just answered to this session."""
+        self._server = server
+
     @property
     def told(self) -> int | None:
         """The last event that the open page was told of; None where it asks for another reason."""
@@ -162,7 +166,7 @@ class Visit:
 
     def news(self) -> contextlib.AbstractAsyncContextManager[feeds.Ear]:
         """Listen to the news of this session, from the events on that its pages may lack."""
-        return self._readers.listening(str(self.secret), lambda: self.connected(self.secret), self.server.seq)
+        return self._readers.listening(str(self.secret), self.server, lambda: self.connected(self.secret))
 
     def once(self, number: str) -> bool:
         """Return whether the form with this number is sent for the first time since the server has started."""

@@ -1,8 +1,9 @@
-"""One reader of the event log for each session, which all open streams of that session share.
+"""One reader of the event log for all equal readers (`readers`): the streams of a user, or of all administrators.
 
-A reader asks the API with its session, so it sees what the session's user may see, and ends within a second of the
-session. It gathers the lines of half a second into one message, however many pages are open. A message names the events
-that it covers, from `after` to `seq`; a page that finds a gap between two messages fetches itself.
+A reader asks the API with the session of one member, at most twice a second, however many pages are open. Then,
+before anything is told, it asks the API for the user of each member's own session. A session that has ended, or has
+another right by now, hears nothing more, and its streams end. A message names the events that it covers, from `after`
+to `seq`; a page that finds a gap between two messages fetches itself.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 import msgspec
 
 from oarlock.client.asynchronous import clients
-from oarlock.spec import errors
-from oarlock.web.updates import topics
+from oarlock.spec import bodies, errors
+from oarlock.web.access import admissions
+from oarlock.web.updates import readers, topics
 
 WAIT_S = 0.9
-"""Seconds that the API waits for a line. After the end of the session it tells none, and says so within this time."""
+"""Seconds that the API waits for a line. The streams of an ended session hear none, and end within this time."""
 PAUSE_S = 0.5
 """Seconds between two looks while there are events."""
 
@@ -36,12 +38,14 @@ class News(msgspec.Struct, frozen=True, omit_defaults=True):
     marks: Mapping[str, str] = {}
 
 
-Marks = Callable[[str, News], Awaitable[Mapping[str, str]]]
-"""Returns the marks for news of a session."""
+Members = Mapping[str, bodies.Server]
+"""What the API has just answered to the sessions of a reader's members, by their secrets."""
+Marks = Callable[[Members, News], Awaitable[Mapping[str, Mapping[str, str]]]]
+"""Returns the marks for news, by the secrets of the members."""
 
 
 class Ended(Exception):
-    """The reader has ended: with its session if `session`, else with the server or a failure."""
+    """The news have ended: with the session if `session`, else with the server, a right or a failure."""
 
     def __init__(self, *, session: bool) -> None:
         super().__init__("the news have ended")
@@ -51,41 +55,58 @@ class Ended(Exception):
 class Feeds:
     """The readers of all sessions."""
 
-    def __init__(self, marks: Marks) -> None:
+    def __init__(self, marks: Marks, known: admissions.Admissions) -> None:
         self._marks = marks
+        self._known = known
         self._feeds: dict[str, _Feed] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
     @contextlib.asynccontextmanager
-    async def listening(self, secret: str, connect: Callable[[], clients.AsyncClient], seq: int) -> AsyncIterator[Ear]:
-        """Yield an ear for the news of a session after `seq`. The last ear that leaves ends the session's reader."""
-        feed = self._feeds.get(secret)
-        if feed is None or feed.ended is not None:
-            feed = self._feeds[secret] = _Feed(connect(), seq, lambda news: self._marks(secret, news))
-        ear = Ear(feed)
-        feed.ears.add(ear)
+    async def listening(
+        self, secret: str, server: bodies.Server, connect: Callable[[], clients.AsyncClient]
+    ) -> AsyncIterator[Ear]:
+        """Yield an ear for the news of a session, after the event of its admission or of its reader's last look.
+
+        The last ear that leaves ends the reader.
+        """
+        name = readers.of_log(server)
+        feed = self._feeds.get(name)
+        if feed is None or feed.ended:
+            feed = self._feeds[name] = _Feed(name, server.seq, self._marks, self._known)
+        member = feed.members.get(secret)
+        if member is None:
+            member = feed.members[secret] = _Member(secret, connect())
+        ear = Ear(feed.seq)
+        member.ears.add(ear)
         try:
             yield ear
         finally:
-            feed.ears.discard(ear)
-            if not feed.ears:
-                if self._feeds.get(secret) is feed:
-                    del self._feeds[secret]
+            member.ears.discard(ear)
+            if not member.ears:
+                feed.forget(member)
+                if not feed.members and self._feeds.get(name) is feed:
+                    del self._feeds[name]
                 # In a task of its own: the server cancels every further await of a stream whose browser has left.
-                closing = asyncio.create_task(feed.close())
+                closing = asyncio.create_task(_close(feed, member))
                 self._closing.add(closing)
                 closing.add_done_callback(self._closing.discard)
+
+
+async def _close(feed: _Feed, member: _Member) -> None:
+    if not feed.members:
+        await feed.close()
+    await member.client.close()
 
 
 class Ear:
     """A listener. News that it has not taken yet become one piece of news, so a slow one costs no memory."""
 
-    def __init__(self, feed: _Feed) -> None:
-        self._feed = feed
+    def __init__(self, seq: int) -> None:
+        self.seq = seq
+        """The last event before the first news."""
         self._waiting = asyncio.Event()
         self._news: News | None = None
-        self.seq = feed.seq
-        """The last event before the first news."""
+        self._ended: Ended | None = None
 
     async def next(self, timeout_s: float) -> News | None:
         """Return the next news, None after the time-out. Raises Ended."""
@@ -93,68 +114,106 @@ class Ear:
             await asyncio.wait_for(self._waiting.wait(), timeout_s)
         self._waiting.clear()
         news, self._news = self._news, None
-        if news is None and self._feed.ended is not None:
-            raise self._feed.ended
+        if self._ended is not None:
+            raise self._ended
         return news
 
-    def tell(self, news: News | None) -> None:
-        if news is not None and self._news is not None:
+    def tell(self, news: News) -> None:
+        if self._news is not None:
             news = News(self._news.after, news.seq, self._news.topics | news.topics, news.marks)
-        self._news = news or self._news
+        self._news = news
+        self._waiting.set()
+
+    def end(self, ended: Ended) -> None:
+        self._ended = ended
         self._waiting.set()
 
 
-class _Feed:
-    def __init__(
-        self, client: clients.AsyncClient, seq: int, marks: Callable[[News], Awaitable[Mapping[str, str]]]
-    ) -> None:
-        self._marks = marks
-        self.seq = seq
+class _Member:
+    """A session with its open streams."""
+
+    def __init__(self, secret: str, client: clients.AsyncClient) -> None:
+        self.secret = secret
+        self.client = client
         self.ears: set[Ear] = set()
-        self.ended: Ended | None = None
-        self._client = client
+
+
+class _Feed:
+    def __init__(self, name: str, seq: int, marks: Marks, known: admissions.Admissions) -> None:
+        self.name = name
+        self.seq = seq
+        self.members: dict[str, _Member] = {}
+        self.ended = False
+        self._marks = marks
+        self._known = known
         self._task = asyncio.create_task(self._read())
 
     async def close(self) -> None:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
-        await self._client.close()
+
+    def forget(self, member: _Member) -> None:
+        if self.members.get(member.secret) is member:
+            del self.members[member.secret]
 
     async def _read(self) -> None:
-        ended = Ended(session=False)
         try:
             await self._follow()
-        except errors.Unauthenticated:
-            ended = Ended(session=True)
         except errors.OarlockError:
             pass  # the browsers open new streams
         finally:
-            self.ended = ended
-            self._tell(None)
+            self.ended = True
+            for member in [*self.members.values()]:
+                self._end(member, session=False)
 
     async def _follow(self) -> None:
-        while True:
+        while self.members:
             asked = time.monotonic()
-            page = await self._client.news(after=self.seq, wait_s=WAIT_S)
+            speaker = next(iter(self.members.values()))
+            try:
+                page = await speaker.client.news(after=self.seq, wait_s=WAIT_S)
+            except errors.Unauthenticated:
+                self._end(speaker, session=True)
+                continue
+            waited_s = time.monotonic() - asked
+            checked = await self._check()
+            if speaker.secret not in checked:
+                continue  # its news may lack lines that the others may see
             if page.next != self.seq:
                 others = page.next - self.seq > len(page.items)
                 told = topics.of(page.items) | (topics.SHARED if others else frozenset())
                 news = News(self.seq, page.next, told)
-                marks = await self._marks(news)
                 self.seq = page.next
-                self._tell(msgspec.structs.replace(news, marks=marks))
-                await asyncio.sleep(pause_s(time.monotonic()))
-            elif time.monotonic() - asked < WAIT_S / 2:
+                await self._tell(checked, news)
+                await asyncio.sleep(asked + PAUSE_S - time.monotonic())
+            elif waited_s < WAIT_S / 2:
                 return  # an answer without a wait: the server ends
 
-    def _tell(self, news: News | None) -> None:
-        for ear in self.ears:
-            ear.tell(news)
+    async def _check(self) -> dict[str, bodies.Server]:
+        """Ask for the user of each member's session. Return those that are still equal readers, and end the others."""
+        checked: dict[str, bodies.Server] = {}
+        while new := [one for one in self.members.values() if one.secret not in checked]:
+            answers = await asyncio.gather(*map(self._ask, new), return_exceptions=True)
+            for member, answer in zip(new, answers, strict=True):
+                if isinstance(answer, bodies.Server) and readers.of_log(answer) == self.name:
+                    checked[member.secret] = answer
+                elif isinstance(answer, bodies.Server | errors.OarlockError):
+                    self._end(member, session=isinstance(answer, errors.Unauthenticated))
+                else:
+                    raise answer
+        return checked
 
+    async def _ask(self, member: _Member) -> bodies.Server:
+        return await self._known.find(member.secret, None, member.client.server)
 
-def pause_s(now: float) -> float:
-    """Return the seconds until the next look. All readers look at the same moments of the monotonic clock.
+    async def _tell(self, checked: Members, news: News) -> None:
+        marks = await self._marks(checked, news)
+        for secret in checked:
+            own = msgspec.structs.replace(news, marks=marks.get(secret, {}))
+            for ear in self.members[secret].ears if secret in self.members else ():
+                ear.tell(own)
 
-    So the equal pages of all sessions are made for one event, and shared.
-    """
-    return PAUSE_S - now % PAUSE_S
+    def _end(self, member: _Member, *, session: bool) -> None:
+        self.forget(member)
+        for ear in member.ears:
+            ear.end(Ended(session=session))

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import re
 import time
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
@@ -22,13 +21,12 @@ from typing import NamedTuple
 import msgspec
 from starlette import responses
 
-from oarlock.spec.access import users
 from oarlock.web.access import visits
 from oarlock.web.rendering import compressing, drawing
+from oarlock.web.updates import readers
 
 KEPT_S = 0.5
 """Seconds for which an update is shared: facts that no event tells, such as a job's progress, are at most so old."""
-_ID = re.compile(r"j-[0-9a-z]{8,40}")
 
 Key = tuple[str, str]
 
@@ -82,7 +80,7 @@ class Updates:
         """Return the answer to an open page, from a shared update or a new one, and the topics of an update that may be
         shared. `make` tells whether it may be.
         """
-        key = _readers(visit), visit.address
+        key = readers.of_page(visit.server, visit.parameters), visit.address
         making = self._making.get(key)
         wanted = visit.told  # a page that asks for another reason gets an update of its own
         known = making is not None and wanted is not None and making.seq >= wanted
@@ -116,15 +114,3 @@ class Updates:
 def _update(content: bytes, seq: int, topics: frozenset[str]) -> Update:
     mark = f'"{hashlib.blake2b(content, digest_size=12).hexdigest()}"'
     return Update(content, compressing.packed(content), mark, seq, topics)
-
-
-def is_id(name: str) -> bool:
-    """Return whether an address that names a job so may name it by its id. A job's name may look the same."""
-    return _ID.fullmatch(name) is not None
-
-
-def _readers(visit: visits.Visit) -> str:
-    """Return a name for all equal readers of this address. A job's name means another job for another user."""
-    if visit.server.right is users.Right.ADMIN and all(map(is_id, visit.parameters.values())):
-        return "administrators"
-    return f"user {visit.server.right} {visit.server.user}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 import msgspec
 
@@ -22,11 +23,18 @@ MOST_SESSIONS = 1000
 _NAME = re.compile(r"[0-9a-z]{4,16}")
 
 
-class Open(msgspec.Struct, frozen=True):
-    """An open page. `query` is that of its update, and `asked_at` its time (monotonic)."""
+class Address(NamedTuple):
+    """Path and query of a page's update, and the name of its equal readers (`readers`)."""
 
+    readers: str
     path: str
     query: bytes
+
+
+class Open(msgspec.Struct, frozen=True):
+    """An open page. `asked_at` is the time of its update (monotonic)."""
+
+    address: Address
     topics: frozenset[str]
     asked_at: float
 
@@ -37,7 +45,7 @@ class OpenPages:
     def __init__(self) -> None:
         self._sessions: dict[str, dict[str, Open]] = {}
 
-    def note(self, secret: str, name: str, path: str, query: bytes, shown: Iterable[str]) -> None:
+    def note(self, secret: str, name: str, address: Address, shown: Iterable[str]) -> None:
         """Take note of an update of the page with this name. A malformed name is passed over."""
         if not _NAME.fullmatch(name):
             return
@@ -45,7 +53,7 @@ class OpenPages:
             self._sessions.clear()
         pages = self._sessions.setdefault(secret, {})
         pages.pop(name, None)
-        pages[name] = Open(path, query, frozenset(shown), time.monotonic())
+        pages[name] = Open(address, frozenset(shown), time.monotonic())
         if len(pages) > MOST:
             del pages[next(iter(pages))]
 
