@@ -201,3 +201,20 @@ def _first_bytes(sock: socket.socket) -> bytes:
         return sock.recv(4096)
     except ConnectionResetError:
         return b""
+
+
+@pytest.mark.parametrize("sync", [True, False])
+def test_a_step_of_the_optimizer_that_fails_is_told_as_that(servers: addresses.Addresses, *, sync: bool) -> None:
+    link = links.Link(servers, 0, handshake.Place(0, 1, 1, "step"))
+    mode = openings.Mode(1, sync=sync)
+    link.open(openings.Opening((openings.Piece("w", 0, (1,), "float64", 0),), "SGD", mode).fields())
+    weight = torch.zeros(1, dtype=torch.float64)
+    link.ask(Kind.LOAD, {"version": 0, "settings": [{"lr": 1.0}]}, [memory.view(weight)])
+    link.start(Kind.STEP, _step(settings=[{"lr": "fast"}]), [memory.view(weight)])
+    with pytest.raises(errors.TrainError, match="the step of the optimizer failed"):
+        link.finish(lambda head: [memory.view(weight)])
+    link.close()
+
+
+def _step(**told: Any) -> dict[str, Any]:
+    return {"base": 0, "number": 1, "absent": [], "settings": SETTINGS, "wish": 0, **told}

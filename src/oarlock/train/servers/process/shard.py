@@ -278,7 +278,8 @@ class Shard:
                     raise frames.Refused(f"worker {rank} was replaced")
             else:
                 if not push.number or push.number > self.clocks[rank]:
-                    self._apply([push])
+                    if failed := self._step([push]):
+                        raise frames.Refused(failed)
                     self.clocks[rank] = max(self.clocks[rank] + 1, push.number)
                     self.changed.notify_all()
                 self.changed.wait_for(lambda: self._failed or self._is_near(rank))
@@ -406,12 +407,18 @@ class Shard:
         needed = max(1, min(mode.workers - mode.backup, mode.workers - len(self._gone)))
         if len(self._pending) < needed:
             return
-        try:
-            self._apply([push for _, push in sorted(self._pending.items())])
-        except (RuntimeError, TypeError, ValueError, KeyError, IndexError) as cause:
-            self._failed = f"the step of the optimizer failed: {cause}"
+        if failed := self._step([push for _, push in sorted(self._pending.items())]):
+            self._failed = failed
         self._pending.clear()
         self.changed.notify_all()
+
+    def _step(self, pushes: Sequence[Push]) -> str:
+        """Apply the gradients. Return why that failed, empty where it did not."""
+        try:
+            self._apply(pushes)
+        except (RuntimeError, TypeError, ValueError, KeyError, IndexError) as cause:
+            return f"the step of the optimizer failed: {cause}"
+        return ""
 
     @torch.no_grad()
     def _apply(self, pushes: Sequence[Push]) -> None:
