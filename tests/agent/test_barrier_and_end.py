@@ -105,7 +105,7 @@ def test_a_second_agent_for_the_same_directory_is_refused(rig):
 def test_the_lock_is_not_inherited(rig):
     rig.begin("exec sleep 1000")
     rig.server.wait_for(lambda: rig.server.phases() == ["PROCESSING"])
-    (user,) = rig.user_processes()
+    (user,) = rigs.until(rig.user_processes, "the user's process, which shows no environment during its exec")
     opened = {os.readlink(path) for path in Path(f"/proc/{user}/fd").iterdir()}
     assert opened == {"/dev/null", f"{rig.directory}/stdout.0", f"{rig.directory}/stderr.0"}
 
