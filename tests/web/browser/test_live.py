@@ -156,6 +156,38 @@ async def test_a_page_is_patched_to_what_was_fetched_and_keeps_what_is_equal(ope
     assert found == [f'<p id="same">same</p><div>{PATCHES[what][1]}</div>', True, True]
 
 
+FIELDS = """(shape) => {
+    const main = document.getElementById("content");
+    const page = (value, checked, text, chosen, more = "") => `<main><form>${more}
+        ${["typed", "left"].map((id) => `<input id="${id}" value="${value}">
+            <input type="checkbox" id="${id}-tick" ${checked}>
+            <textarea id="${id}-text">${text}</textarea>
+            <select id="${id}-choice">${["x", "y", "z"].map((one) =>
+                `<option ${one === chosen ? "selected" : ""}>${one}</option>`).join("")}</select>`).join("")}
+        </form></main>`;
+    const parsed = (text) => new DOMParser().parseFromString(text, "text/html").querySelector("main");
+    const all = (id) => [id, `${id}-text`, `${id}-choice`].map((one) => document.getElementById(one).value)
+        .concat(document.getElementById(`${id}-tick`).checked);
+    main.innerHTML = parsed(page("one", "", "one", "x")).innerHTML;
+    document.getElementById("typed").value = "mine";
+    document.getElementById("typed-text").value = "my text";
+    document.getElementById("typed-choice").value = "z";
+    document.getElementById("typed-tick").click();
+    oarlockPatch(main, parsed(page("two", "", "two", "x", shape)));
+    const first = [all("typed"), all("left")];
+    oarlockPatch(main, parsed(page("two", "checked", "two", "y", shape)));
+    return [...first, all("left")];
+}"""
+
+
+@pytest.mark.parametrize("shape", ["", "<p>one part more</p>"])
+async def test_fields_keep_what_the_reader_entered_and_others_follow_the_server(opened: Open, shape: str) -> None:
+    typed, left, later = await opened.page.evaluate(FIELDS, shape)
+    assert typed == ["mine", "my text", "z", True]
+    assert left == ["two", "two", "x", False]
+    assert later == ["two", "two", "y", True]
+
+
 async def test_rows_that_change_places_keep_their_ticks_and_the_focus(opened: Open) -> None:
     """A row whose place alone were patched would give the tick and the focus of one job to another."""
     found = await opened.page.evaluate(

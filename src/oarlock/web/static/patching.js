@@ -2,10 +2,15 @@
 // passed over at once, parts of one shape are changed where they differ, and htmx morphs what is left.
 "use strict";
 const oarlockPatch = (() => {
-  const KEEPS_STATE = "input, select, option, textarea"; // their state is more than their attributes
+  // What the reader has entered stays, also where the server's value has changed meanwhile. A browser keeps it when attributes change,
+  // but htmx puts the new value into each field without the focus.
+  const entered = (one) => (one instanceof HTMLInputElement || one instanceof HTMLTextAreaElement) && one.value !== one.defaultValue;
+  htmx.registerExtension("entered", {
+    htmx_before_morph_attr: (old, { attrName }) => !(attrName === "value" && entered(old)),
+    htmx_before_morph_node: (old) => !(old instanceof HTMLTextAreaElement && entered(old)),
+  });
 
-  const morph = (old, fresh, swap) =>
-    htmx.swap({ text: swap === "outerMorph" ? fresh.outerHTML : fresh.innerHTML, target: old, sourceElement: old, swap });
+  const morph = (old, fresh) => htmx.swap({ text: fresh.innerHTML, target: old, sourceElement: old, swap: "innerMorph" });
 
   const attributes = (old, fresh) => {
     for (const { name, value } of fresh.attributes) if (old.getAttribute(name) !== value) old.setAttribute(name, value);
@@ -20,13 +25,12 @@ const oarlockPatch = (() => {
     if (here.length === there.length && here.every((one, at) => alike(one, there[at]))) {
       here.forEach((one, at) => patch(one, there[at]));
     } else if (old instanceof SVGElement) old.replaceChildren(...there);
-    else morph(old, fresh, "innerMorph");
+    else morph(old, fresh);
   };
 
   const patch = (old, fresh) => {
     if (old.isEqualNode(fresh)) return;
     if (!(old instanceof Element)) old.nodeValue = fresh.nodeValue;
-    else if (old.matches(KEEPS_STATE)) morph(old, fresh, "outerMorph");
     else {
       attributes(old, fresh);
       children(old, fresh);
