@@ -9,7 +9,7 @@ ARGS   ?=
 GUESTS := accelerate lightning jax mpi4py tensorflow-cpu tqdm
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test test-long check check-quick format sdk definitions bench bench-scheduler bench-train bench-kube bench-web soak mutants test-guests test-kube test-node test-node-long test-train test-web pictures clean
+.PHONY: help setup setup-dev demo test test-long check check-quick format sdk definitions bench bench-scheduler bench-train bench-gpu bench-kube bench-web soak mutants test-gpu test-guests test-kube test-node test-node-long test-train test-web pictures clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -78,6 +78,12 @@ bench-scheduler: setup-dev  ## the scheduler: its policies, and how it does in l
 test-train: setup-dev  ## one program for each strategy of training together (examples/02-strategies)
 	$(BIN)/python -m pytest -m train -n 0 tests/train $(ARGS)
 
+# Without a GPU this fails: it is what it is for.
+test-gpu: setup-dev  ## training and jobs on the GPU of this machine
+	@$(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' \
+	  || { echo "torch sees no GPU here. Look with nvidia-smi, and install a torch for its version of CUDA." >&2; exit 1; }
+	$(BIN)/python -m pytest -m gpu -n 4 --dist worksteal tests/gpu $(ARGS)
+
 # What cannot be installed fails the tests that need it, with pip's reason; the others run.
 test-guests: setup-dev  ## scripts written for other launchers (Accelerate, Lightning, JAX, MPI, ...), under theirs and ours
 	@$(PIP) -e '.[guests]' >$(VENV)/.guests.log 2>&1 \
@@ -116,6 +122,9 @@ test-node-long: setup-dev  ## the long ones of these tests: an image built twice
 
 bench-train: setup-dev  ## training over slow links, and its checkpoints (root: it makes network namespaces; half an hour)
 	$(BIN)/python -m bench $(or $(ROWS),together saving working serving reducing advising) $(ARGS)
+
+bench-gpu: setup-dev  ## training on the GPU of this machine (three minutes)
+	$(BIN)/python -m bench gpu $(ARGS)
 
 bench-web: setup-dev  ## the pages in a browser, against TensorBoard (ARGS="visits log": some of them)
 	@$(BIN)/python -c 'import playwright' 2>/dev/null || $(PIP) -e '.[browser]'

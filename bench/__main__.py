@@ -25,6 +25,7 @@ from bench.train import (
     advising,
     apart,
     choosing,
+    gpu,
     ratios,
     reducing,
     saving,
@@ -69,6 +70,9 @@ TRAIN = {
 }
 """By themselves, with `make bench-train`: they need root, and half an hour."""
 
+GPU = {"gpu": gpu.run}
+"""With `make bench-gpu`: it needs a GPU."""
+
 KUBERNETES = {"kube": kube.run, "objects": objects.run, "pods": pods.run}
 """With `make bench-kube`: they need an API server, and `pods` a cluster that runs pods."""
 
@@ -87,7 +91,12 @@ PAGES = {
 }
 """With `make bench-web`: they need a Chromium."""
 
-ALL = BENCHES | SCHEDULER | TRAIN | KUBERNETES | PAGES
+ALL = BENCHES | SCHEDULER | TRAIN | GPU | KUBERNETES | PAGES
+
+
+def _place(name: str) -> str:
+    """Return the table of the page that has this bench."""
+    return table.PAGES if name in PAGES else table.GPUS if name in GPU else table.FIGURES
 
 
 def main() -> int:
@@ -112,7 +121,7 @@ def main() -> int:
                 console.print(" | ".join(row.cells()), markup=False)
             if options.save:  # at once: a run that is cut off keeps its figures
                 measured = f"Measured on {machine}, {time.strftime('%Y-%m-%d')}."
-                table.save(found, measured, table.PAGES if name in PAGES else table.FIGURES)
+                table.save(found, measured, _place(name))
         except Exception as error:  # noqa: BLE001  (the others are still worth having)
             failed.append(name)
             console.print(f"{name} failed: {error}", markup=False)

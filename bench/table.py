@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
-FIGURES, PAGES = "figures", "pages"
+FIGURES, PAGES, GPUS = "figures", "pages", "gpus"
 """The tables of the page, by the comments that enclose them."""
 
 

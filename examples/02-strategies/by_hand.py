@@ -13,9 +13,10 @@ from oarlock import train
 world = train.init()
 torch.manual_seed(1)
 first, last = 0, world.world_size - 1
-x = torch.randn(256, 8)
+x = torch.randn(256, 8, device=world.device)
 y = x.square().sum(1, keepdim=True) / 8
 part = nn.Sequential(nn.Linear(8, 128), nn.ReLU()) if world.rank == first else nn.Linear(128, 1)
+part.to(world.device)
 optimizer = torch.optim.Adam(part.parameters(), lr=0.01)
 
 with train.Session(total_steps=100, per_rank={"part": part, "optimizer": optimizer}) as session:
@@ -28,7 +29,7 @@ with train.Session(total_steps=100, per_rank={"part": part, "optimizer": optimiz
             distributed.recv(gradient, last)
             activations.backward(gradient)
         elif world.rank == last:
-            activations = torch.empty(256, 128)
+            activations = torch.empty(256, 128, device=world.device)
             distributed.recv(activations, first)
             activations.requires_grad_()
             loss = nn.functional.mse_loss(part(activations), y)

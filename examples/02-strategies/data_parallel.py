@@ -40,7 +40,7 @@ angle = torch.rand(2000) * 6
 which = torch.arange(2000) % 2
 points = torch.stack([angle.cos(), angle.sin()], 1) * (angle * (1 - 2 * which)).unsqueeze(1) / 6
 
-model = nn.Sequential(nn.Linear(2, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 2))
+model = nn.Sequential(nn.Linear(2, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 2)).to(world.device)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=MOMENTUM.get("".join(sys.argv[1:]), 0.9))
 model = train.data_parallel(model, optimizer, **chosen)
 batches = train.Batches((points, which), batch_size=50, seed=1)
@@ -54,5 +54,5 @@ with train.Session(model=model, optimizer=optimizer, batches=batches) as session
         session.log(loss=loss)
 
 if world.is_chief:
-    accuracy = (model(points).argmax(1) == which).float().mean().item()
+    accuracy = (model(points.to(world.device)).argmax(1).cpu() == which).float().mean().item()
     print(f"accuracy {accuracy:.3f} after {session.step} steps", flush=True)

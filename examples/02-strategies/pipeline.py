@@ -16,12 +16,12 @@ layers = [
     *[nn.Sequential(nn.Linear(128, 128), nn.ReLU()) for _ in range(world.world_size - 2)],
     nn.Linear(128, 1),
 ]
-part = layers[world.rank]
+part = layers[world.rank].to(world.device)
 stage = PipelineStage(part, world.rank, world.world_size, world.device)
 schedule = Schedule1F1B(stage, n_microbatches=4, loss_fn=nn.functional.mse_loss)
 optimizer = torch.optim.Adam(part.parameters(), lr=0.01)
 
-x = torch.randn(256, 8)
+x = torch.randn(256, 8, device=world.device)
 y = x.square().sum(1, keepdim=True) / 8
 last = world.rank == world.world_size - 1
 with train.Session(total_steps=100, per_rank={"part": part, "optimizer": optimizer}) as session:

@@ -12,7 +12,7 @@ from oarlock import train
 
 world = train.init()
 torch.manual_seed(1)
-model = nn.Sequential(nn.Linear(8, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 1))
+model = nn.Sequential(nn.Linear(8, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 1)).to(world.device)
 whole = sum(parameter.numel() for parameter in model.parameters())
 mesh = init_device_mesh(world.device.type, (world.world_size,))
 for layer in model:
@@ -21,7 +21,7 @@ for layer in model:
 fully_shard(model, mesh=mesh)
 optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
 
-x = torch.randn(512, 8)
+x = torch.randn(512, 8, device=world.device)
 y = x.square().sum(1, keepdim=True) / 8
 mine = slice(world.rank, None, world.world_size)
 with train.Session(total_steps=100) as session:

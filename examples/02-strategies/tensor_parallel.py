@@ -12,12 +12,12 @@ from oarlock import train
 
 world = train.init()
 torch.manual_seed(1)  # all processes build the same model and see the same batches
-model = nn.Sequential(nn.Linear(8, 256), nn.ReLU(), nn.Linear(256, 1))
+model = nn.Sequential(nn.Linear(8, 256), nn.ReLU(), nn.Linear(256, 1)).to(world.device)
 mesh = init_device_mesh(world.device.type, (world.world_size,))
 model = parallelize_module(model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
 optimizer = torch.optim.Adam(model.parameters(), lr=0.01, foreach=False)
 
-x = torch.randn(512, 8)
+x = torch.randn(512, 8, device=world.device)
 y = x.square().sum(1, keepdim=True) / 8
 with train.Session(total_steps=100) as session:
     for _ in session.steps():

@@ -140,7 +140,7 @@ class Batches:
         collector finds the cycle, and would then wait for 5 seconds for each of them.
         """
         generator = torch.Generator().manual_seed(_mixed(self._seed, self.epoch))
-        order = torch.randperm(self._length, generator=generator) if self._shuffle else torch.arange(self._length)
+        order = _order(self._length, generator if self._shuffle else None)
         end = self._taken + self._batches_from(self._taken) * self._global_batch
         starts = range(self._taken, end, self._global_batch)
         return _shares_of(order, starts, self._world.rank, self._world.world_size)
@@ -176,6 +176,13 @@ class _Sampler:
         epoch, seeded = self._batches.epoch, self._batches._workers > 0
         for share in self._batches._shares():
             yield [(epoch, index) for index in share] if seeded else share
+
+
+def _order(length: int, generator: torch.Generator | None) -> torch.Tensor:
+    """Return the indices in their order, on the CPU also where the script has another default device."""
+    if generator is None:
+        return torch.arange(length, device="cpu")
+    return torch.randperm(length, generator=generator, device="cpu")
 
 
 def _shares_of(order: torch.Tensor, starts: range, rank: int, ranks: int) -> Iterator[list[int]]:

@@ -275,7 +275,7 @@ class Membership:
 
         `missed` tells a rank that needs it which of its strategies have missed an exchange that the donor has made.
         """
-        data = torch.empty(0, dtype=torch.uint8)
+        data = torch.empty(0, dtype=torch.uint8, device="cpu")
         if self._world.rank == donor:
             packed = io.BytesIO()
             state = {name: kept.state_dict() for name, kept in self._state.items()}
@@ -283,7 +283,7 @@ class Membership:
             data = torch.frombuffer(packed.getbuffer(), dtype=torch.uint8)
         size = self._world.gather(data.numel())[donor]
         if self._world.rank != donor:
-            data = torch.empty(size, dtype=torch.uint8)
+            data = torch.empty(size, dtype=torch.uint8, device="cpu")
         with worlds.exchanging():
             worlds.finish(distributed.broadcast(data, src=donor, async_op=True))
         if missed is not None:

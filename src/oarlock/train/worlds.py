@@ -80,7 +80,7 @@ class World:
         import torch
         from torch import distributed
 
-        tensor = torch.tensor(numbers, dtype=torch.int64)
+        tensor = torch.tensor(numbers, dtype=torch.int64, device="cpu")
         with exchanging():
             work = distributed.all_reduce(tensor, op=distributed.ReduceOp.MAX, group=_control, async_op=True)
 
@@ -175,11 +175,12 @@ def _gather(value: object, world_size: int) -> list[Any]:
     from torch import distributed
 
     packed = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
-    sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(world_size)]
-    finish(distributed.all_gather(sizes, torch.tensor([packed.numel()]), group=_control, async_op=True), control=True)
+    sizes = [torch.zeros(1, dtype=torch.int64, device="cpu") for _ in range(world_size)]
+    ours = torch.tensor([packed.numel()], device="cpu")
+    finish(distributed.all_gather(sizes, ours, group=_control, async_op=True), control=True)
     most = max(int(size) for size in sizes)
-    rows = [torch.empty(most, dtype=torch.uint8) for _ in range(world_size)]
-    own = torch.cat([packed, torch.zeros(most - packed.numel(), dtype=torch.uint8)])
+    rows = [torch.empty(most, dtype=torch.uint8, device="cpu") for _ in range(world_size)]
+    own = torch.cat([packed, torch.zeros(most - packed.numel(), dtype=torch.uint8, device="cpu")])
     finish(distributed.all_gather(rows, own, group=_control, async_op=True), control=True)
     told = (row[: int(size)].numpy().tobytes() for row, size in zip(rows, sizes))
     return [pickle.loads(one) for one in told]  # noqa: S301  (from the processes of this job, as in all_gather_object)

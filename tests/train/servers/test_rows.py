@@ -20,7 +20,7 @@ from oarlock.train import errors
 from oarlock.train.servers import addresses
 from oarlock.train.servers.model import openings, rows, sharding
 from oarlock.train.servers.wire import frames, handshake, memory
-from oarlock.train.servers.workers import links, remotes
+from oarlock.train.servers.workers import links, remotes, staging
 
 TABLE, COLUMNS, WORDS = 4000, 24, 12
 OPTIMIZERS: dict[str, dict[str, Any]] = {
@@ -173,7 +173,7 @@ def test_a_dense_gradient_of_a_table_has_all_rows() -> None:
     assert found.numbers.tolist() == [0, 1, 2]
     assert found.values.tolist() == [[4.0, 5.0], [6.0, 7.0], [8.0, 9.0]]
     with pytest.raises(errors.StateError, match="sparse=False"):
-        remotes.at_hand(torch.eye(3).to_sparse())
+        staging.at_hand(torch.eye(3).to_sparse())
 
 
 def remote(servers: addresses.Addresses, rank: int) -> tuple[remotes.Remote, nn.Embedding, torch.optim.SGD]:

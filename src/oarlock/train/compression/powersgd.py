@@ -156,7 +156,7 @@ class _Matrix:
         rows, columns = parameter.shape[0], parameter.numel() // parameter.shape[0]
         self.error = torch.zeros(rows, columns, dtype=dtype, device=parameter.device)
         self.left = self.error.new_zeros(rows, rank)
-        self.right = torch.randn(columns, rank, generator=generator, dtype=dtype).to(parameter.device)
+        self.right = torch.randn(columns, rank, generator=generator, dtype=dtype, device="cpu").to(parameter.device)
 
     def project(self) -> torch.Tensor:
         """Take up the gradient, and return this rank's part of the left factor."""

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from oarlock.train import errors
+from oarlock.train.reporting.fetching import NUMBERS, Fetching
 from oarlock.train.reporting.progress import Line, Progress
 from oarlock.train.reporting.rows import Row, Sink
 
@@ -32,7 +32,6 @@ PROGRESS_EVERY_S = 1.0  # with the event at the end at most two in any second
 QUEUED_ROWS = 50_000
 UNSENT_BYTES = 16 << 20
 
-_NUMBERS = frozenset((float, int, bool))
 _FRAME = struct.Struct("<BI")
 _ROW_HEAD = struct.Struct("<HQd")
 
@@ -89,6 +88,7 @@ class Reports:
         self._events = Appender(events) if events else None
         self._sinks = list(sinks)
         self._line = line
+        self._fetching = Fetching()
         self._drawing: Sink | None = None  # the chief's file for TensorBoard, one of the sinks
         self._queue: collections.deque[tuple[int, float, tuple[str, ...], tuple[Any, ...]]] = collections.deque()
         self._told = (0, -PROGRESS_EVERY_S, 0)  # step, time and examples of the last progress event
@@ -119,8 +119,8 @@ class Reports:
     def log(self, step: int, values: Mapping[str, Any]) -> None:
         """Queue a row. Values are numbers or tensors of one element; ReportError for other values."""
         row = tuple(values.values())
-        if not _NUMBERS.issuperset(map(type, row)):
-            row = tuple(_held(name, value) for name, value in values.items())
+        if not NUMBERS.issuperset(map(type, row)):
+            row = self._fetching.held(values)
         queue = self._queue
         queue.append((step, time.time(), tuple(values), row))
         if len(queue) * (_ROW_HEAD.size + 8 * len(row)) >= FLUSH_BYTES:
@@ -137,7 +137,7 @@ class Reports:
     def flush(self) -> None:
         """Write the queued rows. A disk failure is reported once; it loses reports, but does not end the training."""
         with self._writing:
-            rows = _fetched([self._queue.popleft() for _ in range(len(self._queue))])
+            rows = self._fetching.fetched([self._queue.popleft() for _ in range(len(self._queue))])
             if rows:
                 self.progress.note(rows)
                 for sink in self._sinks:
@@ -199,45 +199,6 @@ class Reports:
             if what not in self._failed:
                 self._failed.add(what)
                 sys.stderr.write(f"oarlock.train: {what} cannot be written ({error}); training continues without it\n")
-
-
-def _held(name: str, value: Any) -> Any:
-    """Return a number, or a copy on its GPU: the script may change its tensor before the thread fetches it."""
-    if type(value) in _NUMBERS:
-        return value
-    try:
-        if not hasattr(value, "detach"):
-            return float(value)
-        if value.numel() != 1:
-            raise errors.ReportError(f"{name} has {value.numel()} elements; log one number, for example {name}.mean()")
-        value = value.detach()
-        return float(value) if value.device.type == "cpu" else value.clone()
-    except (TypeError, ValueError) as cause:
-        raise errors.ReportError(
-            f"{name} is a {type(value).__name__}; log a number or a tensor of one element"
-        ) from cause
-
-
-def _fetched(queued: Sequence[tuple[int, float, tuple[str, ...], tuple[Any, ...]]]) -> list[Row]:
-    """Return rows of numbers. Values on GPUs are fetched with one copy for each device."""
-    waiting: dict[Any, list[Any]] = {}
-    for *_, values in queued:
-        for value in values:
-            if type(value) not in _NUMBERS:
-                waiting.setdefault(value.device, []).append(value)
-    numbers: dict[int, float] = {}
-    for device, tensors in waiting.items():
-        torch = sys.modules["torch"]
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)  # the copies may have been queued on any stream
-        stacked = torch.stack([tensor.reshape(()).to(torch.float64) for tensor in tensors])
-        numbers.update(zip(map(id, tensors), stacked.tolist()))
-    if not numbers:
-        return [Row(*row) for row in queued]
-    return [
-        Row(step, when, names, tuple(numbers.get(id(value), value) for value in values))
-        for step, when, names, values in queued
-    ]
 
 
 def opened(report: Path | None, process: str, *, line: Line | None) -> Reports:

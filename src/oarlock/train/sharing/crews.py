@@ -65,7 +65,7 @@ class Crew:
     def __init__(self, index: int, hosts: list[list[int]], inside: Any, across: Any) -> None:
         self.index, self.size, self.hosts = index, len(hosts[0]), hosts
         self._inside, self._across = inside, across
-        self._token = torch.zeros(1)
+        self._token = torch.zeros(1, device="cpu")
         self._orders: queue.SimpleQueue[tuple[Callable[[], None], Work] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="oarlock-sums", daemon=True)
         self._thread.start()
@@ -82,7 +82,7 @@ class Crew:
 
     def promise(self) -> Any:
         """Tell the others that this rank was here. Return the work that ends when all have been."""
-        return distributed.all_reduce(torch.zeros(1), group=self._inside, async_op=True)
+        return distributed.all_reduce(torch.zeros(1, device="cpu"), group=self._inside, async_op=True)
 
     def sum_hosts(self, part: torch.Tensor) -> None:
         if self._across is not None and part.numel():

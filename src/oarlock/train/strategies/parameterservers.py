@@ -24,7 +24,7 @@ from oarlock.train import environment, errors, worlds
 from oarlock.train.servers import addresses, children
 from oarlock.train.servers.model import openings, optimizers, sharding
 from oarlock.train.servers.wire import frames, handshake, memory
-from oarlock.train.servers.workers import giving, links, remotes
+from oarlock.train.servers.workers import giving, links, remotes, staging
 from oarlock.train.strategies import replicas
 from oarlock.train.strategies.strategy import Figures, Strategy
 
@@ -67,6 +67,7 @@ class ParameterServers(Strategy):
         self._done = False
         self._count, self._way = servers, sharding
         self._servers: list[remotes.Remote] = []
+        self._staging = staging.Staging()
         self._found: addresses.Addresses | None = None
         self._named: list[tuple[str, nn.Parameter]] = []
         self._by_row: set[int] = set()  # the ids of parameters whose gradients are sparse
@@ -344,9 +345,10 @@ class ParameterServers(Strategy):
     def _exchange(self, settings: Sequence[dict[str, Any]]) -> None:
         """Push the gradients to all servers, then take the weights from them."""
         gradients = [
-            _sparse(parameter.grad) if id(parameter) in self._by_row else remotes.at_hand(parameter.grad)
-            for _, parameter in self._named
+            _sparse(one.grad) if id(one) in self._by_row else self._staging.begin(number, one.grad)
+            for number, (_, one) in enumerate(self._named)
         ]
+        self._staging.finish()
         with self.figures.waiting:
             for server in self._servers:
                 self.figures.sent_bytes += server.push(gradients, settings, self._wish)
@@ -418,7 +420,7 @@ def are_free() -> bool:
 def _sparse(tensor: torch.Tensor | None) -> torch.Tensor | None:
     """Return the gradient of rows on the CPU, each row once."""
     if tensor is None or not tensor.is_sparse:
-        return remotes.at_hand(tensor)
+        return staging.at_hand(tensor)
     return tensor.detach().to("cpu").coalesce()
 
 

@@ -38,7 +38,9 @@ def expected(told: Any, shapes: Mapping[int, tuple[torch.dtype, Sequence[int]]])
         dtype, (most, columns) = shapes.get(int(text), (torch.float32, (-1, 0)))
         if type(count) is not int or not 0 <= count <= most:
             raise frames.Refused(f"{count!r} rows of piece {text}, which has {max(0, most)} that travel alone")
-        found[int(text)] = Rows(torch.empty(count, dtype=torch.int64), torch.empty(count, columns, dtype=dtype))
+        found[int(text)] = Rows(
+            torch.empty(count, dtype=torch.int64, device="cpu"), torch.empty(count, columns, dtype=dtype, device="cpu")
+        )
     return found
 
 
@@ -77,7 +79,7 @@ def is_rowwise(kind: str, settings: Sequence[Mapping[str, Any]]) -> bool:
 def of(gradient: torch.Tensor, start: int, stop: int) -> Rows:
     """Return the rows `start` to `stop` of a gradient on the CPU, which is sparse and coalesced, or dense."""
     if not gradient.is_sparse:
-        return Rows(torch.arange(stop - start), gradient[start:stop].contiguous())
+        return Rows(torch.arange(stop - start, device="cpu"), gradient[start:stop].contiguous())
     numbers = gradient.indices()[0]
-    begin, end = torch.searchsorted(numbers, torch.tensor([start, stop])).tolist()
+    begin, end = torch.searchsorted(numbers, torch.tensor([start, stop], device="cpu")).tolist()
     return Rows((numbers[begin:end] - start).contiguous(), gradient.values()[begin:end].contiguous())

@@ -85,13 +85,15 @@ class Shard:
 
     def buffers(self, device: torch.device | str = "cpu", *, by_row: bool = True) -> Flats:
         """Return memory for all pieces, or for those that do not travel by row: a worker's gradients, or weights. A
-        table may be too large to be held several times.
+        table may be too large to be held several times. Memory of the CPU that a GPU copies from and to is pinned.
         """
+        pinned = self.device.type == "cuda" and torch.device(device).type == "cpu"
         return [
             torch.zeros(
                 sum(piece.size for piece in run if by_row or not piece.by_row),
                 dtype=memory.TYPES[run[0].dtype],
                 device=device,
+                pin_memory=pinned,
             )
             for run in self._runs
         ]

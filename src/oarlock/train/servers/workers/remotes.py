@@ -10,10 +10,9 @@ from typing import Any, TypeVar
 import torch
 from torch import nn, optim
 
-from oarlock.train import errors
 from oarlock.train.servers.model import openings, rows, sharding
 from oarlock.train.servers.wire import frames, memory
-from oarlock.train.servers.workers import links
+from oarlock.train.servers.workers import links, staging
 
 Kind = frames.Kind
 Result = TypeVar("Result")
@@ -68,7 +67,8 @@ class Remote:
                 if isinstance(value, torch.Tensor):
                     value = value.to_dense() if value.is_sparse else value  # the momentum of a table
                     whole = value.shape != parameter.shape  # a count, or the factors of a matrix
-                    kept = at_hand(value) if whole else self._cut(part, value).view(self._opening.pieces[index].shape)
+                    shape = self._opening.pieces[index].shape
+                    kept = staging.at_hand(value) if whole else self._cut(part, value).view(shape)
                     assert kept is not None
                     entries.append([index, name, memory.name_of(kept.dtype), list(kept.shape), None])
                     tensors.append(kept)
@@ -150,7 +150,7 @@ class Remote:
             tensors.clear()
             for _, _, dtype, shape, _ in head.fields["entries"]:
                 if dtype is not None:
-                    tensors.append(torch.empty(shape, dtype=memory.TYPES[dtype]))
+                    tensors.append(torch.empty(shape, dtype=memory.TYPES[dtype], device="cpu"))
             return [memory.view(each) for each in tensors]
 
         self._start(Kind.STATE, {}, [])
@@ -163,7 +163,7 @@ class Remote:
             value = next(values) if dtype is not None else plain
             if isinstance(value, torch.Tensor) and value.shape == self._opening.pieces[index].shape:
                 if name not in state:
-                    state[name] = torch.empty(tensor.shape, dtype=value.dtype)
+                    state[name] = torch.empty(tensor.shape, dtype=value.dtype, device="cpu")
                 state[name].view(-1)[part.start : part.stop] = value.view(-1)
             else:
                 state[name] = value
@@ -256,7 +256,8 @@ class Remote:
                 self._staged.pop(number, None)
             else:
                 if number not in self._staged:
-                    self._staged[number] = torch.empty(part.size, dtype=place.dtype)
+                    pinned = place.device.type == "cuda"
+                    self._staged[number] = torch.empty(part.size, dtype=place.dtype, device="cpu", pin_memory=pinned)
                 place = self._staged[number]
             into.append(memory.view(place))
         return into
@@ -266,7 +267,7 @@ class Remote:
 
     def _cut(self, part: sharding.Part, whole: torch.Tensor) -> torch.Tensor:
         """Return this part of a tensor, on the CPU."""
-        there = at_hand(whole)
+        there = staging.at_hand(whole)
         assert there is not None
         return there.view(-1)[part.start : part.stop]
 
@@ -281,14 +282,3 @@ def pieces(parts: Sequence[sharding.Part], tensors: Sequence[sharding.Tensor]) -
         piece = openings.Piece(tensor.name, part.start, shape, tensor.dtype, tensor.group, tensor.columns > 0)
         found.append(piece)
     return tuple(found)
-
-
-def at_hand(tensor: torch.Tensor | None) -> torch.Tensor | None:
-    """Return the tensor as contiguous memory of the CPU."""
-    if tensor is None:
-        return None
-    if tensor.is_sparse:
-        raise errors.StateError(
-            "a gradient is sparse, and its parameter does not belong to an Embedding(sparse=True): use sparse=False"
-        )
-    return tensor.detach().to("cpu").contiguous()

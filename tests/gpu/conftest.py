@@ -1,0 +1,13 @@
+"""The tests of a machine with a GPU. `make test-gpu` runs them, and fails where torch sees none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.gpu)
