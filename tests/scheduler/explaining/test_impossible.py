@@ -101,6 +101,17 @@ def test_a_gang_is_impossible_where_only_closed_nodes_would_hold_it() -> None:
         "no node is open to it. Closed to it: a (taint team=a:NoSchedule), b (taint team=b:NoSchedule)."
     )
     assert plain.change == impossible.ANOTHER_POOL
+    elsewhere = node("a", gpus=1, taints=(TEAM_A,), lacks=frozenset({"imagenet"}))
+    mounting = impossible.Declared((elsewhere,), ()).never(
+        constrained(gang(), msgspec.structs.replace(ONLY_A, claims=("imagenet",)))
+    )
+    assert mounting is not None
+    assert mounting.change == impossible.ANOTHER_VOLUME
+    other_pool = impossible.Declared((elsewhere,), ()).never(
+        constrained(gang(), nodes.Constraints(claims=("imagenet",)))
+    )
+    assert other_pool is not None
+    assert other_pool.change == impossible.ANOTHER_POOL, "the volume is not the only reason"
 
 
 @given(MACHINES, ASKED, some.lists(some.sampled_from([(), (TEAM_A,), (TEAM_B,)]), min_size=4, max_size=4))

@@ -164,6 +164,22 @@ WORDS = [
         "pool, or have the administrator change the profiles of this one.",
     ),
     (
+        reasons.no_capacity(
+            constrained(gang(gpus=2), nodes.Constraints(claims=("imagenet",))),
+            context(node("a", lacks=frozenset({"imagenet"}))),
+        ),
+        "no_nodes | None of 1 nodes takes new tasks: closed to it: a (the volume of claim imagenet cannot be mounted "
+        "there). | Mount another volume, or ask the administrator for one that more nodes can mount.",
+    ),
+    (
+        reasons.no_capacity(
+            constrained(gang(gpus=2), nodes.Constraints(claims=("devices/slices",))),
+            context(node("a", lacks=frozenset({"devices/slices"}))),
+        ),
+        "no_nodes | None of 1 nodes takes new tasks: closed to it: a (no devices of slices). | Choose another "
+        "pool, or have the administrator change the profiles of this one.",
+    ),
+    (
         reasons.no_capacity(gang(), context(node("a", ready=False))),
         "no_nodes | None of 1 nodes is ready. | Bring a node back; `oarlock nodes` tells the reason.",
     ),

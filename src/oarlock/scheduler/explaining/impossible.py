@@ -19,6 +19,7 @@ Code = refusals.Code
 
 
 ANOTHER_POOL = "Choose another pool, or have the administrator change the profiles of this one."
+ANOTHER_VOLUME = "Mount another volume, or ask the administrator for one that more nodes can mount."
 CPU_STEPS = 5
 LEAST_CPUS_MILLI = 100
 KEPT = 10_000
@@ -109,6 +110,16 @@ def _same(ones: Sequence[object], others: Sequence[object]) -> bool:
     return ones is others or (len(ones) == len(others) and all(map(operator.is_, ones, others)))
 
 
+def elsewhere(of: Sequence[nodes.Node], constraints: nodes.Constraints | None) -> str:
+    """Return the change that helps such gangs where their volumes, or the profiles of their pool, close nodes."""
+    if constraints is not None:
+        devices = tuple(claim for claim in constraints.claims if claim.startswith(nodes.DEVICES))
+        without = msgspec.structs.replace(constraints, claims=devices)
+        if any(node.admits(without) and not node.admits(constraints) for node in of):
+            return ANOTHER_VOLUME
+    return ANOTHER_POOL
+
+
 def _never(gang: plans.Gang, cluster: Declared) -> refusals.Refusal | None:
     above = _above_limit(gang, cluster) or _above_reservation(gang, cluster)
     if above is not None or not (cluster.nodes or cluster.classes):
@@ -117,7 +128,8 @@ def _never(gang: plans.Gang, cluster: Declared) -> refusals.Refusal | None:
         return None
     if any(ask.amount.devices and not _has_device(ask, cluster) for ask in gang.asks):
         return _no_such_device(gang, cluster)
-    barred = wording.closed([*cluster.nodes, *(one.model for one in cluster.classes)], gang.constraints)
+    every = [*cluster.nodes, *(one.model for one in cluster.classes)]
+    barred = wording.closed(every, gang.constraints)
     cluster = cluster.open_to(gang.constraints)
     closed = f" Closed to it: {barred}." if barred else ""
     if not cluster.nodes and not cluster.classes:
@@ -125,7 +137,7 @@ def _never(gang: plans.Gang, cluster: Declared) -> refusals.Refusal | None:
             code=Code.NEVER_FITS,
             message=f"It needs {wording.wanted(gang)}; no node is open to it.{closed}",
             needed=wording.needed(gang),
-            change=ANOTHER_POOL,
+            change=elsewhere(every, gang.constraints),
         )
     return refusals.Refusal(
         code=Code.NEVER_FITS,

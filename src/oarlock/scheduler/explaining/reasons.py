@@ -310,7 +310,9 @@ def _no_nodes(gang: plans.Gang, needed: Numbers, context: contexts.Context, ahea
         code=Code.NO_NODES,
         message=_no_nodes_text(context.snapshot, gang.constraints),
         needed=needed,
-        change=impossible.ANOTHER_POOL if context.ready else "Bring a node back; `oarlock nodes` tells the reason.",
+        change=impossible.elsewhere(context.snapshot.nodes, gang.constraints)
+        if context.ready
+        else "Bring a node back; `oarlock nodes` tells the reason.",
         ahead=ahead,
     )
 
