@@ -125,8 +125,24 @@ def test_nothing_is_said_before_enough_is_known_or_without_a_second_process() ->
     assert lost.examples() is None, "the gradient is lost in its noise"
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_gradients_that_are_not_finite_do_not_count(dtype: torch.dtype) -> None:
+    """The scale of a GradScaler begins too large. One infinite gradient must not hide all later ones."""
+    found = noise.Noise(2)
+    for wrong in (float("inf"), float("nan")):
+        found.take(torch.tensor(wrong, dtype=dtype), torch.tensor(2.0, dtype=dtype), 8.0)
+        for _ in range(noise.LEAST_SAMPLES // 2):
+            assert found.examples() is None
+            found.take(torch.tensor(3.0, dtype=dtype), torch.tensor(2.0, dtype=dtype), 8.0)
+    assert found.examples() == pytest.approx(8 * 2.0 / 1.0)
+
+
 def test_squares_of_half_precision_do_not_overflow() -> None:
     assert noise.squared_norm(torch.full((4,), 1e4, dtype=torch.float16)).item() == pytest.approx(4e8)
+
+
+def test_the_norm_of_complex_gradients_is_known() -> None:
+    assert noise.squared_norm(torch.tensor([3.0 + 4.0j, 2.0])).item() == pytest.approx(29.0)
 
 
 # The batch size

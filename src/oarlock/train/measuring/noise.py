@@ -12,6 +12,8 @@ both are smoothed, each by itself, before the division.
 
 The cost is two sums over the gradients in every eighth exchange, and no further exchange: each rank measures its own
 gradient, and only the chief's value counts. The numbers stay on the gradients' device until they are read.
+
+Gradients that are not finite do not count. With a GradScaler the first ones often are not: its scale begins too large.
 """
 
 from __future__ import annotations
@@ -29,9 +31,7 @@ class Noise:
     def __init__(self, ranks: int) -> None:
         self._ranks = ranks
         self._exchanges = 0
-        self._samples = 0
-        self._squared: torch.Tensor | None = None
-        self._variance: torch.Tensor | None = None
+        self._means: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None  # samples, squared, variance
 
     def due(self) -> bool:
         """Return whether the exchange that begins now should be measured."""
@@ -42,23 +42,23 @@ class Noise:
         """Add the squared norms of one exchange. `share` is the number of examples in the local gradient."""
         squared = (self._ranks * mean - local) / (self._ranks - 1)
         variance = (local - mean) / (1 - 1 / self._ranks) * share
-        if not self._samples or self._squared is None or self._variance is None:
-            self._squared, self._variance = squared, variance
-        else:
-            self._squared = torch.lerp(squared, self._squared, SMOOTHING)
-            self._variance = torch.lerp(variance, self._variance, SMOOTHING)
-        self._samples += 1
+        samples, *before = self._means or (torch.zeros_like(squared) for _ in range(3))
+        finite = torch.isfinite(squared) & torch.isfinite(variance)
+        weight = SMOOTHING * (samples > 0).to(squared.dtype)
+        smooth = (torch.where(finite, torch.lerp(now, one, weight), one) for now, one in zip((squared, variance), before))
+        self._means = (samples + finite, *smooth)
 
     def examples(self) -> float | None:
         """Return the scale in examples; None after too few steps, or if the noise hides the gradient."""
-        if self._samples < LEAST_SAMPLES or self._squared is None or self._variance is None:
+        if self._means is None:
             return None
-        squared, variance = torch.stack((self._squared, self._variance)).tolist()
-        known = squared > 0 and variance > 0 and variance / squared < float("inf")
+        samples, squared, variance = torch.stack(self._means).tolist()
+        known = samples >= LEAST_SAMPLES and squared > 0 and variance > 0 and variance / squared < float("inf")
         return float(variance / squared) if known else None
 
 
 def squared_norm(flat: torch.Tensor) -> torch.Tensor:
     """Return the squared norm, computed in at least 32 bits: squares of half precision overflow."""
+    flat = torch.view_as_real(flat) if flat.is_complex() else flat
     wide = flat.dtype if flat.dtype in (torch.float32, torch.float64) else torch.float32
     return torch.linalg.vector_norm(flat, dtype=wide).square()
