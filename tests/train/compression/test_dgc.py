@@ -328,7 +328,25 @@ def accumulating() -> None:
     torch.testing.assert_close(models[0].weight, models[1].weight, rtol=1e-12, atol=1e-12)
 
 
+def with_tensors_that_are_sent_whole() -> None:
+    """A complex matrix, and one without elements, beside one that is compressed."""
+    rank = train.rank()
+    shapes = [((2, 3), torch.complex64), ((0, 8), torch.float32), ((64, 64), torch.float32)]
+    model = nn.ParameterList([nn.Parameter(torch.ones(shape, dtype=dtype)) for shape, dtype in shapes])
+    optimizer = torch.optim.SGD(model.parameters(), 0.5, momentum=0.9, weight_decay=0.1)
+    train.data_parallel(model, optimizer, compression=dgc.DGC(half_values=True, warm_up_steps=0))
+    for _ in range(2):
+        optimizer.zero_grad()
+        ((model[0] * (rank + 2j)).real.sum() + model[1].sum() + (rank * model[2]).sum()).backward()
+        optimizer.step()
+    first = torch.full((2, 3), 1.1 - 2.0j)  # the mean gradient, and the decay
+    second = 0.9 * first + (1.0 - 2.0j) + 0.1 * (1 - 0.5 * first)
+    torch.testing.assert_close(model[0].detach(), 1 - 0.5 * (first + second))
+    assert (model[2] != model[2][0, 0]).any(), "it is compressed"
+
+
 SHORT = [
+    with_tensors_that_are_sent_whole,
     with_every_trick,
     without_sparsity_as_dense,
     from_a_dense_checkpoint,

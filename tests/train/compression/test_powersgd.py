@@ -43,6 +43,23 @@ def a_matrix_of_low_rank_travels_whole() -> None:
         torch.testing.assert_close(model.bias.grad, torch.full_like(model.bias, 2.0))
 
 
+def complex_matrices_too() -> None:
+    """The factors of a complex matrix are conjugate. A matrix without elements has none, and travels as it is."""
+    world = train.init()
+    model = nn.ParameterList(
+        [nn.Parameter(torch.zeros(30, 40, dtype=torch.complex128)), nn.Parameter(torch.zeros(0, 40))]
+    )
+    train.data_parallel(model, compression=train.PowerSGD(rank=2))
+    left = torch.complex(told(0, 0, (30, 2)), told(0, 1, (30, 2)))
+    for step in range(3):
+        parts = [
+            left @ torch.complex(told(step, rank, (2, 40)), told(step, 9 + rank, (2, 40))) for rank in range(RANKS)
+        ]
+        model.zero_grad()
+        ((model[0] * parts[world.rank].conj()).real.sum() + model[1].sum()).backward()
+        torch.testing.assert_close(model[0].grad, sum(parts) / RANKS)
+
+
 def nothing_is_lost() -> None:
     """The sent parts and those that the ranks keep back add up to the computed gradients, in every step."""
     world = train.init()
@@ -97,7 +114,8 @@ def resumed(folder: Path, total_steps: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "scenario", [a_matrix_of_low_rank_travels_whole, nothing_is_lost, many_matrices_keep_their_order]
+    "scenario",
+    [a_matrix_of_low_rank_travels_whole, complex_matrices_too, nothing_is_lost, many_matrices_keep_their_order],
 )
 def test_three_ranks(tmp_path: Path, scenario: Callable[[], None]) -> None:
     codes = crew.run(scenario, folder=tmp_path, world_size=RANKS)

@@ -102,7 +102,7 @@ class DeepGradientCompression(WholeGradient):
         self._momentum = momenta.Momentum(optimizer, self.named)
         offset = 0
         for name, parameter in self.named:
-            if parameter.dim() > 1:
+            if parameter.dim() > 1 and parameter.numel() and not parameter.is_complex():
                 self._sparse.append(_Tensor(name, parameter, offset))
                 offset += parameter.numel()
             else:
@@ -242,7 +242,7 @@ class DeepGradientCompression(WholeGradient):
         started = []
         for alike in kinds.values():
             flat = torch.cat([gradient(parameter).view(-1) for parameter in alike]).mul_(scale)
-            if self.settings.half_values:
+            if self.settings.half_values and not flat.is_complex():
                 flat = flat.to(torch.float16)
             started.append((alike, flat, self.start_sum(flat)))
         return started

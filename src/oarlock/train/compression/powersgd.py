@@ -53,7 +53,7 @@ class LowRank(WholeGradient):
         for name, parameter in self.named:
             rows = parameter.shape[0] if parameter.dim() > 1 else 1
             columns = parameter.numel() // max(1, rows)
-            if 2 * self.settings.rank * (rows + columns) <= rows * columns:
+            if 0 < 2 * self.settings.rank * (rows + columns) <= rows * columns:
                 self._matrices.append(_Matrix(name, parameter, self.settings.rank, generator))
             else:
                 self._dense.append(parameter)
@@ -166,11 +166,11 @@ class _Matrix:
     def back(self, left: torch.Tensor) -> torch.Tensor:
         """Take the left factor of all ranks, and return this rank's part of the right factor."""
         self.left = torch.linalg.qr(left).Q
-        return self.error.T @ self.left
+        return self.error.mH @ self.left
 
     def keep_rest(self, right: torch.Tensor) -> None:
         """Keep as the error what this rank's factors do not say."""
-        self.error.addmm_(self.left, right.T, alpha=-1)
+        self.error.addmm_(self.left, right.mH, alpha=-1)
 
     def send_all(self) -> None:
         """Add all that was kept back to the gradient of a process that is alone."""
@@ -179,4 +179,4 @@ class _Matrix:
 
     def restore(self, right: torch.Tensor) -> None:
         self.right.copy_(right)
-        gradient(self.parameter).copy_((self.left @ self.right.T).view_as(self.parameter))
+        gradient(self.parameter).copy_((self.left @ self.right.mH).view_as(self.parameter))

@@ -45,7 +45,9 @@ class Noise:
         samples, *before = self._means or (torch.zeros_like(squared) for _ in range(3))
         finite = torch.isfinite(squared) & torch.isfinite(variance)
         weight = SMOOTHING * (samples > 0).to(squared.dtype)
-        smooth = (torch.where(finite, torch.lerp(now, one, weight), one) for now, one in zip((squared, variance), before))
+        smooth = (
+            torch.where(finite, torch.lerp(now, one, weight), one) for now, one in zip((squared, variance), before)
+        )
         self._means = (samples + finite, *smooth)
 
     def examples(self) -> float | None:
