@@ -216,5 +216,40 @@ def test_a_step_of_the_optimizer_that_fails_is_told_as_that(servers: addresses.A
     link.close()
 
 
+def test_an_optimizer_for_the_graphs_of_a_gpu_steps_on_a_processor(servers: addresses.Addresses) -> None:
+    """`capturable` is of use on a worker's GPU alone, and torch refuses it on a processor."""
+    link = links.Link(servers, 0, handshake.Place(0, 1, 1, "step"))
+    link.open(openings.Opening((openings.Piece("w", 0, (1,), "float64", 0),), "Adam", openings.Mode(1)).fields())
+    weight, gradient = torch.zeros(1, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
+    settings = [{"lr": 1.0, "capturable": True}]
+    link.ask(Kind.LOAD, {"version": 0, "settings": settings}, [memory.view(weight)])
+    for number, lr in enumerate((1.0, 2.0)):
+        settings = [{"lr": lr, "capturable": True}]
+        told = _step(settings=settings, base=number, number=number + 1)
+        link.start(Kind.STEP, told, [memory.view(gradient)])
+        link.finish(lambda head: [memory.view(weight)])
+    assert weight.item() == pytest.approx(-3.0)
+    link.close()
+
+
+@pytest.mark.parametrize("sync", [True, False])
+def test_an_assertion_of_the_optimizer_is_told(servers: addresses.Addresses, *, sync: bool) -> None:
+    link = links.Link(servers, 0, handshake.Place(0, 1, 1, "step"))
+    mode = openings.Mode(1, sync=sync)
+    link.open(openings.Opening((openings.Piece("w", 0, (1,), "float64", 0),), "SGD", mode).fields())
+    weight = torch.zeros(1, dtype=torch.float64)
+    link.ask(Kind.LOAD, {"version": 0, "settings": [{"lr": 1.0}]}, [memory.view(weight)])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.optim.SGD, "step", _asserting)
+        link.start(Kind.STEP, _step(settings=[{"lr": 1.0}]), [memory.view(weight)])
+        with pytest.raises(errors.TrainError, match="the step of the optimizer failed: as torch does"):
+            link.finish(lambda head: [memory.view(weight)])
+    link.close()
+
+
+def _asserting(optimizer: torch.optim.Optimizer) -> None:
+    raise AssertionError("as torch does")
+
+
 def _step(**told: Any) -> dict[str, Any]:
     return {"base": 0, "number": 1, "absent": [], "settings": SETTINGS, "wish": 0, **told}

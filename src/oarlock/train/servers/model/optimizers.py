@@ -48,7 +48,7 @@ def build(
     """Return the optimizer of these groups. Raises Refused for names and settings that torch.optim does not take."""
     if kind not in ELEMENTWISE | WHOLE or not hasattr(optim, kind):
         raise frames.Refused(f"torch {torch.__version__} on the server has no optimizer {kind}")
-    groups = [{**_tuples(each), "params": list(params)} for each, params in zip(settings, members) if params]
+    groups = [{**_here(each), "params": list(params)} for each, params in zip(settings, members) if params]
     try:
         made: optim.Optimizer = getattr(optim, kind)(groups)
     except (TypeError, ValueError, KeyError, RuntimeError) as cause:
@@ -61,11 +61,13 @@ def build(
 def change(optimizer: optim.Optimizer, settings: Sequence[Mapping[str, Any]]) -> None:
     """Give the groups these settings. A changed setting keeps its type."""
     for group, changed in zip(optimizer.param_groups, settings):
-        group.update(_tuples(changed))
+        group.update(_here(changed))
 
 
-def _tuples(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
+def _here(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings as the server takes them. `capturable` is for a worker's GPU: a processor has no graphs."""
+    made = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
+    return {**made, "capturable": False} if "capturable" in made else made
 
 
 def _plain(value: Any, name: str) -> Any:

@@ -418,7 +418,7 @@ class Shard:
         """Apply the gradients. Return why that failed, empty where it did not."""
         try:
             self._apply(pushes)
-        except (RuntimeError, TypeError, ValueError, KeyError, IndexError) as cause:
+        except (AssertionError, RuntimeError, TypeError, ValueError, KeyError, IndexError) as cause:
             return f"the step of the optimizer failed: {cause}"
         return ""
 
