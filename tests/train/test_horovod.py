@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -97,6 +98,33 @@ def gradients_are_averaged() -> None:
         optimizer.step()
 
 
+class Failing(torch.autograd.Function):
+    """The input, with a backward pass that fails."""
+
+    @staticmethod
+    def forward(context: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(context: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("out of memory")
+
+
+def a_pass_that_failed_holds_nothing_back() -> None:
+    hvd.init()
+    model = nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False))
+    hvd.broadcast_parameters(model.state_dict())
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), 1.0), backward_passes_per_step=2)
+    x = torch.ones(1, 1) * hvd.rank()
+    with pytest.raises(RuntimeError, match="out of memory"):
+        model[1](Failing.apply(model[0](x))).sum().backward()
+    for _ in range(2):
+        optimizer.zero_grad()
+        for _ in range(2):
+            model(x).sum().backward()
+        assert len(set(hvd.allgather_object(model[0].weight.grad.item()))) == 1, "the mean of both ranks"
+
+
 def sums_are_not_summed_again() -> None:
     hvd.init()
     model = nn.Linear(1, 1, bias=False)
@@ -125,7 +153,15 @@ def alone() -> None:
 
 
 @pytest.mark.parametrize(
-    "scenario", [tensors_travel, state_travels, gradients_are_averaged, sums_are_not_summed_again, alone]
+    "scenario",
+    [
+        tensors_travel,
+        state_travels,
+        gradients_are_averaged,
+        a_pass_that_failed_holds_nothing_back,
+        sums_are_not_summed_again,
+        alone,
+    ],
 )
 def test_the_calls_of_horovod(tmp_path: Path, scenario: Callable[[], None]) -> None:
     ranks = 1 if scenario is alone else 2

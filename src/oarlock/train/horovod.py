@@ -24,7 +24,7 @@ from torch import distributed, nn, optim
 
 from oarlock.train import environment, errors, worlds
 from oarlock.train.strategies import allreduce as allreduces
-from oarlock.train.strategies import replicas
+from oarlock.train.strategies import backward, replicas
 
 Average, Sum = "average", "sum"
 
@@ -290,20 +290,18 @@ class _LastPass:
     def __init__(self, parameters: list[nn.Parameter], exchange: _Exchange, passes: int) -> None:
         self._exchange, self._passes = exchange, passes
         self._done = 0
-        self._within = False
+        self._under_way = backward.UnderWay()
         self._held = contextlib.ExitStack()
         for parameter in parameters:
             parameter.register_post_accumulate_grad_hook(self._made)
 
     def _made(self, parameter: torch.Tensor) -> None:
-        if self._within:
+        if not self._under_way.begin(self._ended):
             return
-        self._within = True
-        torch.autograd.Variable._execution_engine.queue_callback(self._ended)
+        self._held.close()  # of a pass that an error has ended
         if self._done < self._passes - 1:
             self._held.enter_context(self._exchange.no_sync())
 
     def _ended(self) -> None:
-        self._within = False
         self._done = (self._done + 1) % self._passes
         self._held.close()

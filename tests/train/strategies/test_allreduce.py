@@ -83,6 +83,49 @@ def held_back() -> None:
     assert torch.equal(model.weight.grad, torch.full((1, 2), 3.0)), "the mean of 1 + 1 and 2 + 2"
 
 
+class Failing(torch.autograd.Function):
+    """The input, with a backward pass that fails."""
+
+    @staticmethod
+    def forward(context: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(context: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("out of memory")
+
+
+def after_a_pass_that_failed() -> None:
+    """A script passes over a batch that is too large. The exchanges of the later ones are whole."""
+    world = train.init()
+    for compression in ("none", "powersgd"):
+        model = train.data_parallel(plain_net(), bucket_bytes=1000, compression=compression)
+        x = torch.randn(4, 6, generator=torch.Generator().manual_seed(world.rank))
+        for _ in range(2):
+            model.zero_grad()
+            with pytest.raises(RuntimeError, match="out of memory"):
+                model[4](Failing.apply(model[:4](x))).sum().backward()
+            model.zero_grad()
+            model(x).sum().backward()
+            for one in model.parameters():
+                first, second = world.gather(one.grad.tolist())
+                assert first == second
+
+
+def recomputed() -> None:
+    """The engine ends a pass within a pass, before all gradients are there: the message tells the way out."""
+    model = train.data_parallel(plain_net())
+    x = torch.randn(4, 6, requires_grad=True)
+    middle = torch.utils.checkpoint.checkpoint(model[:3], x, use_reentrant=True)
+    with pytest.raises(errors.StateError, match="use_reentrant=False"):
+        torch.utils.checkpoint.checkpoint(model[3:], middle, use_reentrant=True).sum().backward()
+    model.zero_grad()
+    middle = torch.utils.checkpoint.checkpoint(model[:3], x, use_reentrant=False)
+    torch.utils.checkpoint.checkpoint(model[3:], middle, use_reentrant=False).sum().backward()
+    first, second = train.init().gather(model[0].weight.grad.tolist())
+    assert first == second
+
+
 class Forked(nn.Module):
     """Uses `left` or `right`, never `never`."""
 
@@ -233,6 +276,8 @@ def with_buckets_that_fill_up_backwards() -> None:
         as_distributed_data_parallel,
         as_one_large_batch,
         held_back,
+        after_a_pass_that_failed,
+        recomputed,
         with_unused_parameters,
         with_different_models,
         with_running_statistics,

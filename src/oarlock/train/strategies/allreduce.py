@@ -160,6 +160,10 @@ class AllReduce(Strategy):
     def pass_began(self) -> None:
         self._started = 0
         self._measures = self.figures.noise.due() and self.figures.share > 0
+        if not self.lost:
+            with self.noticing():
+                for bucket in self._buckets:
+                    bucket.await_sum()
         for bucket in self._buckets:
             bucket.clear()
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -20,13 +21,45 @@ class Listener(Protocol):
     def pass_ended(self) -> None: ...
 
 
+class UnderWay:
+    """The backward pass that is under way, if one is."""
+
+    def __init__(self) -> None:
+        self._end: weakref.ref[_End] | None = None
+
+    def begin(self, ended: Callable[[], None]) -> bool:
+        """Take note of a gradient. Return whether it is the first one of a pass, at whose end `ended` is called.
+
+        The engine keeps the call until then, and drops it where an error ends the pass. The next gradient is that of
+        another pass then.
+        """
+        if self._end is not None and self._end() is not None:
+            return False
+        end = _End(self, ended)
+        self._end = weakref.ref(end)
+        torch.autograd.Variable._execution_engine.queue_callback(end)
+        return True
+
+    def over(self) -> None:
+        self._end = None
+
+
+class _End:
+    def __init__(self, way: UnderWay, ended: Callable[[], None]) -> None:
+        self._way, self._ended = way, ended
+
+    def __call__(self) -> None:
+        self._way.over()
+        self._ended()
+
+
 class BackwardPass:
     """Hooks on `parameters` that tell `listener` of every backward pass outside of `held_back()`."""
 
     def __init__(self, parameters: Sequence[nn.Parameter], listener: Listener) -> None:
         self.listener = listener
         self._telling = True
-        self._within = False
+        self._under_way = UnderWay()
         for index, parameter in enumerate(parameters):
             parameter.register_post_accumulate_grad_hook(self._hook(index))
 
@@ -47,16 +80,13 @@ class BackwardPass:
         def ready(parameter: torch.Tensor) -> None:
             if not self._telling:
                 return
-            if not self._within:
-                self._within = True
+            if self._under_way.begin(self._end):
                 self.listener.pass_began()
-                torch.autograd.Variable._execution_engine.queue_callback(self._end)
             self.listener.gradient_ready(index)
 
         return ready
 
     def _end(self) -> None:
-        self._within = False
         self.listener.pass_ended()
 
 
@@ -66,5 +96,6 @@ def refuse_missing(names: Sequence[str]) -> None:
         some = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
         raise errors.StateError(
             f"the backward pass gave no gradient to {some}. "
-            "If that is meant, use data_parallel(..., unused_parameters=True)"
+            "If that is meant, use data_parallel(..., unused_parameters=True). If torch.utils.checkpoint computes them "
+            "again, give it use_reentrant=False"
         )

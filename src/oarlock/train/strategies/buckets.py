@@ -91,6 +91,12 @@ class Bucket:
     def missing(self) -> list[str]:
         return [name for name, made in zip(self.names, self._made) if not made]
 
+    def await_sum(self) -> None:
+        """Wait for the sum of a pass that an error has ended: it still writes into this memory."""
+        if self._work is not None:
+            with worlds.exchanging():
+                worlds.finish(self._work)
+
     def clear(self) -> None:
         self._made = [False] * len(self._made)
         self._work = None
