@@ -38,7 +38,7 @@ from oarlock.train.reporting.progress import Line
 from oarlock.train.reporting.reports import VERSION, Reports, opened
 from oarlock.train.reporting.tensorboard import EventFile
 from oarlock.train.strategies import replicas
-from oarlock.train.strategies.dataparallel import strategy_of
+from oarlock.train.strategies.dataparallel import strategies_of
 from oarlock.train.strategies.strategy import Strategy, figures_of, waited
 
 EVERY_S = 600.0
@@ -88,10 +88,13 @@ class Session:
         self._hooks, self._resume = tuple(hooks), resume
         self._readers = [hook for hook in hooks if type(hook).on_log is not Hook.on_log]
         self._batches = next((each for each in state.values() if isinstance(each, Batches)), None)
-        attached = {name: strategy_of(each) for name, each in state.items() if isinstance(each, nn.Module)}
-        self._strategies = [one for one in (*attached.values(), strategy) if one is not None]
+        named: dict[str, Strategy] = {}
+        for name, each in state.items():
+            for path, one in strategies_of(each).items() if isinstance(each, nn.Module) else ():
+                if one not in named.values():
+                    named[f"strategy of {name}.{path}".removesuffix(".")] = one
+        self._strategies = [*named.values(), *([strategy] if strategy is not None else [])]
         self._own = {**(per_rank or {}), **({"strategy": strategy} if strategy else {})}
-        named = {f"strategy of {name}": one for name, one in attached.items() if one is not None}
         self._own.update({name: one for name, one in named.items() if one.keeps or one.state_dict()})
         self._heirs = {**named, **({"strategy": strategy} if strategy else {})}
         self._adapt, self._batch_file = adapt, batchsizes.BatchFile(given.report)

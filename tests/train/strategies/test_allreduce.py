@@ -349,6 +349,18 @@ def test_a_strategy_of_the_scripts_own_sees_the_optimizer_and_every_moment(tmp_p
     assert kept["own"]["per_rank"] == {"strategy of model": {"seen": 4}}
 
 
+def test_a_model_within_that_of_the_session_keeps_its_strategy(tmp_path: Path) -> None:
+    """A compiled model holds the one with the strategy. Parameter servers would lose the restored weights."""
+    for told in (0, 4):
+        strategy = scripts.Averaging()
+        model = train.data_parallel(nn.Linear(1, 1), strategy=strategy)
+        with train.Session(model=nn.ModuleDict({"held": model}), total_steps=told + 4, checkpoints=tmp_path) as session:
+            assert len(strategy.seen) == told
+            for _ in session.steps():
+                pass
+        assert len(strategy.seen) == told + 4
+
+
 def test_the_job_file_replaces_an_object_of_the_script(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(choices.VARIABLE, '{"kind": "none"}')
     strategy, model = Summing(), nn.Linear(1, 1)

@@ -56,6 +56,13 @@ def no_sync(model: nn.Module) -> AbstractContextManager[None]:
     return _strategies[model].no_sync()
 
 
+def strategies_of(model: nn.Module) -> dict[str, Strategy]:
+    """Return the strategies of this model and of the models in it, by their paths. A compiled model holds the one that
+    was given to data_parallel().
+    """
+    return {path: _strategies[each] for path, each in model.named_modules() if each in _strategies}
+
+
 def strategy_of(model: nn.Module) -> Strategy | None:
     """Return the strategy that keeps this model together, where it was given to data_parallel()."""
     return _strategies.get(model)
