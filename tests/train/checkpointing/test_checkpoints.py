@@ -263,6 +263,24 @@ def test_the_state_of_torch_itself_is_plain(store: checkpoints.Checkpoints) -> N
     assert found.shared["more"] == kept["more"]
 
 
+def test_sparse_momentum_is_kept(store: checkpoints.Checkpoints) -> None:
+    """That of an embedding with sparse gradients. It was met at the first checkpoint, after minutes of training."""
+    table = torch.nn.Embedding(10, 4, sparse=True)
+    optimizer = torch.optim.SGD(table.parameters(), 0.1, momentum=0.9)
+    for rows in ([1, 2], [2, 7]):
+        optimizer.zero_grad()
+        table(torch.tensor(rows)).sum().backward()
+        optimizer.step()
+    store.begin(1, {"optimizer": optimizer.state_dict()}, {}, {})
+    assert store.finish() is not None
+    found = store.restore(manifests.complete(store.directory))
+    assert found is not None
+    kept = found.shared["optimizer"]["state"][0]["momentum_buffer"].to_dense()
+    assert torch.equal(kept, optimizer.state[table.weight]["momentum_buffer"].to_dense())
+    with pytest.raises(errors.StateError, match=r"optimizer is a tensor of layout torch\._mkldnn"):
+        store.begin(2, {"optimizer": torch.eye(3).to_mkldnn()}, {}, {})
+
+
 def test_the_estimate_of_the_size_is_never_too_small(store: checkpoints.Checkpoints) -> None:
     big = torch.zeros(300_000)
     tree = {"whole": big, "view": big[:10], "many": [torch.zeros(3) for _ in range(500)], "text": "x" * 1000}

@@ -446,6 +446,10 @@ def stored_bytes(tree: Any, where: str = "state", seen: set[int] | None = None) 
     """
     seen = set() if seen is None else seen
     if isinstance(tree, torch.Tensor):
+        if tree.is_sparse:  # the momentum of an embedding
+            return stored_bytes([tree._indices(), tree._values()], where, seen) + _PER_TENSOR_BYTES
+        if tree.layout is not torch.strided:
+            raise errors.StateError(f"{where} is a tensor of layout {tree.layout}: let state_dict() give a dense one.")
         storage = tree.untyped_storage()
         if storage.data_ptr() in seen:
             return _PER_TENSOR_BYTES
