@@ -28,8 +28,17 @@ def tensors_travel() -> None:
     assert hvd.allreduce(torch.tensor(rank), op=hvd.Sum).item() == 1
     with pytest.raises(errors.StateError, match="not exact"):
         hvd.allreduce(torch.tensor(rank))
+    assert hvd.allreduce(mine, op=hvd.Max).tolist() == [2.0, 20.0]
+    assert hvd.allreduce(mine, op=hvd.Min).tolist() == [1.0, 10.0]
+    assert hvd.allreduce(mine, op=hvd.Product).tolist() == [2.0, 200.0]
+    assert hvd.allreduce(mine, None, None, hvd.Compression.fp16, hvd.Sum, 0.5, 4.0).tolist() == [6.0, 60.0]
+    assert hvd.allreduce(torch.ones(3, 2).t() * rank).tolist() == [[0.5] * 3] * 2, "not contiguous"
     with pytest.raises(errors.StateError, match="the operations that Oarlock knows"):
-        hvd.allreduce(mine, op="adasum")
+        hvd.allreduce(mine, op=hvd.Adasum)
+    with pytest.raises(errors.StateError, match="no process sets"):
+        hvd.allreduce(mine, process_set=hvd)
+    with pytest.raises(AttributeError, match=r"has no elastic: docs/training\.md"):
+        hvd.elastic  # noqa: B018
     there = hvd.allreduce_(mine)
     assert there is mine
     assert mine.tolist() == [1.5, 15.0]
@@ -39,6 +48,24 @@ def tensors_travel() -> None:
     assert hvd.broadcast_object({"epoch": rank}, root_rank=1) == {"epoch": 1}
     assert hvd.allgather_object(rank) == [0, 1]
     hvd.barrier()
+
+
+def gradients_pass_through() -> None:
+    """A loss over the examples of all ranks: each call has the gradient that it has in Horovod 0.28."""
+    hvd.init()
+    rank = hvd.rank()
+    x = torch.full((rank + 1, 2), 1.0 + rank, requires_grad=True)
+    weights = torch.arange(3.0).view(3, 1) * (rank + 1)
+    (hvd.allgather(x) * weights).sum().backward()
+    mean = torch.arange(3.0).view(3, 1) * 1.5
+    assert torch.equal(x.grad, (mean[:1] if rank == 0 else mean[1:]).expand(-1, 2))
+    for op, expected in ((hvd.Average, 1.5), (hvd.Sum, 3.0)):
+        y = torch.ones(2, requires_grad=True)
+        (hvd.allreduce(y, op=op) * (rank + 1)).sum().backward()
+        assert y.grad.tolist() == [expected] * 2
+    z = torch.ones(2, requires_grad=True)
+    (hvd.broadcast(z, root_rank=1) * (rank + 1)).sum().backward()
+    assert z.grad.tolist() == ([1.5] * 2 if rank == 1 else [0.0] * 2)
 
 
 def state_travels() -> None:
@@ -52,6 +79,7 @@ def state_travels() -> None:
             optimizer.step()
     hvd.broadcast_parameters(model.state_dict(), root_rank=1)
     hvd.broadcast_parameters(model.named_parameters(), root_rank=1)
+    hvd.broadcast_parameters(list(model.parameters()), root_rank=1)
     hvd.broadcast_optimizer_state(optimizer, root_rank=1)
     assert optimizer.param_groups[0]["lr"] == 0.2
     assert optimizer.param_groups[0]["betas"] == (0.8, 0.9)
@@ -86,6 +114,13 @@ def gradients_are_averaged() -> None:
     assert stepped(op=hvd.Sum).item() == 12.0
     assert stepped(passes=3).item() == 21.0, "of 1 + 2 + 3 and 11 + 12 + 13"
     assert stepped(compression=hvd.Compression.fp16).item() == 6.0
+    assert stepped(gradient_predivide_factor=2.0, num_groups=2).item() == 6.0
+    with pytest.raises(errors.StateError, match="the operations that Oarlock knows"):
+        stepped(op=hvd.Adasum)
+    table = nn.Embedding(3, 2, sparse=True)
+    hvd.DistributedOptimizer(torch.optim.SGD(table.parameters(), 1.0), sparse_as_dense=True)
+    table(torch.tensor([hvd.rank()])).sum().backward()
+    assert table.weight.grad.tolist() == [[0.5, 0.5], [0.5, 0.5], [0.0, 0.0]]
     twice = nn.Linear(1, 1, bias=False)
     nn.init.zeros_(twice.weight)
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(twice.parameters(), 1.0), backward_passes_per_step=2)
@@ -145,7 +180,8 @@ def sums_are_not_summed_again() -> None:
 
 def alone() -> None:
     hvd.init()
-    assert (hvd.size(), hvd.rank(), hvd.local_size()) == (1, 0, 1)
+    assert (hvd.size(), hvd.rank(), hvd.local_size(), hvd.cross_size(), hvd.cross_rank()) == (1, 0, 1, 1, 0)
+    assert (bool(hvd.nccl_built()), hvd.mpi_threads_supported()) == (torch.distributed.is_nccl_available(), False)
     assert stepped(passes=2).item() == 3.0
     assert hvd.allgather(torch.ones(2, 2)).shape == (2, 2)
     hvd.broadcast_parameters({"weight": torch.ones(1)})
@@ -156,6 +192,7 @@ def alone() -> None:
     "scenario",
     [
         tensors_travel,
+        gradients_pass_through,
         state_travels,
         gradients_are_averaged,
         a_pass_that_failed_holds_nothing_back,

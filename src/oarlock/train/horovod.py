@@ -9,14 +9,14 @@
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
 
 The gradients are averaged in buckets while the backward pass goes on, in one order on every rank, by the strategy
-`allreduce` (`strategies/`). The meaning is that of Horovod 0.28. Other operations than Average and Sum are refused. The
-parts of Horovod that restart processes (`hvd.elastic`) are missing: Oarlock restarts a gang itself.
+`allreduce` (`strategies/`). The meaning is that of Horovod 0.28. Adasum and process sets are refused. The parts of
+Horovod that restart processes (`hvd.elastic`) are missing: Oarlock restarts a gang itself.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -26,7 +26,14 @@ from oarlock.train import environment, errors, worlds
 from oarlock.train.strategies import allreduce as allreduces
 from oarlock.train.strategies import backward, replicas
 
-Average, Sum = "average", "sum"
+Average, Sum, Min, Max, Product, Adasum = "average", "sum", "min", "max", "product", "adasum"
+_OPS = {
+    Average: distributed.ReduceOp.SUM,
+    Sum: distributed.ReduceOp.SUM,
+    Min: distributed.ReduceOp.MIN,
+    Max: distributed.ReduceOp.MAX,
+    Product: distributed.ReduceOp.PRODUCT,
+}
 
 
 class Compression:
@@ -35,6 +42,13 @@ class Compression:
     none: torch.dtype | None = None
     fp16: torch.dtype | None = torch.float16
     bf16: torch.dtype | None = torch.bfloat16
+
+
+def __getattr__(name: str) -> Any:
+    raise AttributeError(
+        f"oarlock.train.horovod has no {name}: docs/training.md lists the calls of Horovod that it has. There is no "
+        "hvd.elastic, because Oarlock itself restarts workers; a train.Session saves and restores their state"
+    )
 
 
 def init(*args: Any, **kwargs: Any) -> None:
@@ -67,63 +81,182 @@ def local_size() -> int:
     return environment.Processes.read().neighbours
 
 
+def cross_rank() -> int:
+    """Return the number of this host, where all hosts have equally many processes."""
+    return rank() // local_size()
+
+
+def cross_size() -> int:
+    """Return the number of hosts, where all have equally many processes."""
+    return size() // local_size()
+
+
+def nccl_built() -> bool:
+    return distributed.is_nccl_available()
+
+
+def gloo_built() -> bool:
+    return distributed.is_gloo_available()
+
+
+def mpi_built() -> bool:
+    return False
+
+
+gloo_enabled, mpi_enabled, mpi_threads_supported = gloo_built, mpi_built, mpi_built
+
+
 def device() -> torch.device:
     """Return the device of this process."""
     return worlds.init().device
 
 
 def allreduce(
-    tensor: torch.Tensor, average: bool | None = None, name: str | None = None, op: str | None = None
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    compression: torch.dtype | None = None,
+    op: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: None = None,
 ) -> torch.Tensor:
-    """Return the mean over all ranks, or the sum with `op=Sum`."""
-    return allreduce_(tensor.detach().clone(), average, name, op)
+    """Return the mean over all ranks, or another `op`. The gradient of a mean or sum is that of all ranks, too."""
+    _refuse_sets(process_set)
+    kind = _kind(average, op)
+    shorter = compression is not None and tensor.is_floating_point() and tensor.dtype.itemsize > compression.itemsize
+    sent = tensor.to(compression) if shorter else tensor
+    reduced: torch.Tensor
+    if kind in (Average, Sum):
+        reduced = _Reduced.apply(sent, kind, prescale_factor, postscale_factor)
+    else:
+        reduced = _reduce(_copy(sent), kind, prescale_factor, postscale_factor)
+    return reduced.to(tensor.dtype)
 
 
 def allreduce_(
-    tensor: torch.Tensor, average: bool | None = None, name: str | None = None, op: str | None = None
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: None = None,
 ) -> torch.Tensor:
-    """Replace `tensor` by the mean over all ranks, or by the sum with `op=Sum`."""
-    means = _means(average, op)
-    if means and not tensor.is_floating_point():
-        raise errors.StateError(f"the mean of {tensor.dtype} is not exact: use op=Sum, or a tensor of floats")
-    if size() > 1:
-        distributed.all_reduce(tensor)
-        if means:
-            tensor.div_(size())
+    """Replace `tensor` by the mean over all ranks, or by another `op`."""
+    _refuse_sets(process_set)
+    _reduce(tensor.detach(), _kind(average, op), prescale_factor, postscale_factor)
     return tensor
 
 
-def grouped_allreduce(tensors: Iterable[torch.Tensor], **options: Any) -> list[torch.Tensor]:
-    return [allreduce(tensor, **options) for tensor in tensors]
+def grouped_allreduce(tensors: Iterable[torch.Tensor], *args: Any, **options: Any) -> list[torch.Tensor]:
+    return [allreduce(tensor, *args, **options) for tensor in tensors]
 
 
-def allgather(tensor: torch.Tensor, name: str | None = None) -> torch.Tensor:
-    """Return the tensors of all ranks, one behind the other. Their first dimension may differ."""
-    world = worlds.init()
-    if world.world_size == 1:
-        return tensor.detach().clone()
-    lengths = [int(length) for length in world.gather(tensor.shape[0])]
-    padded = tensor.new_zeros((max(lengths), *tensor.shape[1:]))  # gloo gathers only pieces of one size
-    padded[: len(tensor)] = tensor.detach()
-    pieces = [torch.empty_like(padded) for _ in lengths]
-    distributed.all_gather(pieces, padded)
-    return torch.cat([piece[:length] for piece, length in zip(pieces, lengths)])
+def allgather(tensor: torch.Tensor, name: str | None = None, process_set: None = None) -> torch.Tensor:
+    """Return the tensors of all ranks, one behind the other. Their first dimension may differ.
+
+    The gradient is the part of this rank in the mean of all ranks' gradients, as in Horovod.
+    """
+    _refuse_sets(process_set)
+    gathered: torch.Tensor = _Gathered.apply(tensor)
+    return gathered
+
+
+def broadcast(tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: None = None) -> torch.Tensor:
+    """Return the tensor of `root_rank`. The gradient is there the mean of all ranks' gradients, elsewhere 0."""
+    _refuse_sets(process_set)
+    given: torch.Tensor = _Broadcast.apply(tensor, root_rank)
+    return given
+
+
+def broadcast_(tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: None = None) -> torch.Tensor:
+    """Replace `tensor` by that of `root_rank`."""
+    _refuse_sets(process_set)
+    if size() > 1:
+        with _travelling(tensor.detach()) as there:
+            distributed.broadcast(there, src=root_rank)
+    return tensor
+
+
+class _Reduced(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, tensor: torch.Tensor, kind: str, before: float, after: float) -> torch.Tensor:
+        context.how = kind, before, after
+        return _reduce(_copy(tensor), *context.how)
+
+    @staticmethod
+    def backward(context: Any, *gradients: torch.Tensor) -> Any:
+        return _reduce(_copy(gradients[0]), *context.how), None, None, None
+
+
+class _Gathered(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, tensor: torch.Tensor) -> torch.Tensor:
+        world = worlds.init()
+        context.lengths = [int(length) for length in world.gather(tensor.shape[0])]
+        if world.world_size == 1:
+            return _copy(tensor)
+        padded = tensor.new_zeros((max(context.lengths), *tensor.shape[1:]))  # gloo gathers only pieces of one size
+        padded[: len(tensor)] = tensor.detach()
+        with _travelling(padded) as there:
+            pieces = [torch.empty_like(there) for _ in context.lengths]
+            distributed.all_gather(pieces, there)
+        return torch.cat([piece[:length] for piece, length in zip(pieces, context.lengths)]).to(tensor.device)
+
+    @staticmethod
+    def backward(context: Any, *gradients: torch.Tensor) -> Any:
+        mean = _reduce(_copy(gradients[0]), Average)
+        begin = sum(context.lengths[: rank()])
+        return mean[begin : begin + context.lengths[rank()]]
+
+
+class _Broadcast(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, tensor: torch.Tensor, root_rank: int) -> torch.Tensor:
+        context.root = root_rank
+        return broadcast_(_copy(tensor), root_rank)
+
+    @staticmethod
+    def backward(context: Any, *gradients: torch.Tensor) -> Any:
+        mean = _reduce(_copy(gradients[0]), Average)
+        return (mean if rank() == context.root else mean.zero_()), None
+
+
+def _reduce(tensor: torch.Tensor, kind: str, before: float = 1.0, after: float = 1.0) -> torch.Tensor:
+    """Reduce over all ranks in place."""
+    if kind == Average and not (tensor.is_floating_point() or tensor.is_complex()):
+        raise errors.StateError(f"the mean of {tensor.dtype} is not exact: use op=Sum, or a tensor of floats")
+    if before != 1.0:
+        tensor.mul_(before)
+    if size() > 1:
+        with _travelling(tensor) as there:
+            distributed.all_reduce(there, op=_OPS[kind])
+        if kind == Average:
+            tensor.div_(size())
+    return tensor.mul_(after) if after != 1.0 else tensor
+
+
+@contextlib.contextmanager
+def _travelling(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Yield the tensor for an exchange in place: on the GPU, where NCCL would not take one of the CPU."""
+    there = tensor.to(replicas.exchange_device(tensor.device))
+    yield there
+    if there is not tensor:
+        tensor.copy_(there)
+
+
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().clone(memory_format=torch.contiguous_format)
+
+
+def _refuse_sets(process_set: object) -> None:
+    if process_set is not None:
+        raise errors.StateError("there are no process sets here: use the process groups of torch.distributed")
 
 
 def allgather_object(value: object, name: str | None = None) -> list[Any]:
     return worlds.init().gather(value)
-
-
-def broadcast(tensor: torch.Tensor, root_rank: int, name: str | None = None) -> torch.Tensor:
-    """Return the tensor of `root_rank`."""
-    return broadcast_(tensor.detach().clone(), root_rank, name)
-
-
-def broadcast_(tensor: torch.Tensor, root_rank: int, name: str | None = None) -> torch.Tensor:
-    """Replace `tensor` by that of `root_rank`."""
-    if size() > 1:
-        distributed.broadcast(tensor, src=root_rank)
-    return tensor
 
 
 def broadcast_object(value: object, root_rank: int = 0, name: str | None = None) -> Any:
@@ -140,15 +273,18 @@ def join() -> int:
     return size() - 1
 
 
-def broadcast_parameters(parameters: Mapping[str, Any] | Iterable[tuple[str, Any]], root_rank: int = 0) -> None:
-    """Give every rank the values of `root_rank`: of a state_dict or of named parameters."""
-    named = dict(parameters.items() if isinstance(parameters, Mapping) else parameters)
-    tensors = [value.detach() for _, value in sorted(named.items()) if isinstance(value, torch.Tensor)]
+def broadcast_parameters(
+    parameters: Mapping[str, Any] | Iterable[tuple[str, Any]] | Iterable[torch.Tensor], root_rank: int = 0
+) -> None:
+    """Give every rank the values of `root_rank`: of a state_dict, of named parameters or of parameters."""
+    items: Iterable[Any] = sorted(parameters.items()) if isinstance(parameters, Mapping) else parameters
+    values = [item[1] if isinstance(item, tuple) else item for item in items]
+    tensors = [value.detach() for value in values if isinstance(value, torch.Tensor)]
     if size() > 1:
         replicas.broadcast_tensors(tensors, source=root_rank)
 
 
-def broadcast_optimizer_state(optimizer: optim.Optimizer, root_rank: int = 0) -> None:
+def broadcast_optimizer_state(optimizer: optim.Optimizer, root_rank: int = 0, model: nn.Module | None = None) -> None:
     """Give every rank the optimizer's state and settings of `root_rank`."""
     if size() == 1:
         return
@@ -206,10 +342,12 @@ def _rebuilt(described: Any, found: list[torch.Tensor]) -> Any:
     return tuple(items) if kind == "tuple" else items
 
 
-def _means(average: bool | None, op: str | None) -> bool:
-    if op not in (None, Average, Sum):
-        raise errors.StateError(f"op={op!r} is not hvd.Average or hvd.Sum, the operations that Oarlock knows")
-    return op == Average if op is not None else average is not False
+def _kind(average: bool | None, op: str | None) -> str:
+    if op is None:
+        return Sum if average is False else Average
+    if op not in _OPS:
+        raise errors.StateError(f"op={op!r} is not one of the operations that Oarlock knows: {', '.join(_OPS)}")
+    return op
 
 
 def DistributedOptimizer(  # noqa: N802  (Horovod's name)
@@ -218,17 +356,30 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
     compression: torch.dtype | None = None,
     backward_passes_per_step: int = 1,
     op: str = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: object = None,
+    sparse_as_dense: bool = False,
+    process_set: None = None,
 ) -> optim.Optimizer:
     """Return `optimizer` itself, which now steps with the mean (or sum) of all ranks' gradients.
 
     It keeps its class, so learning rate schedulers work. The exchange is over when `backward()` returns, so
     `synchronize()` and `skip_synchronize()` do nothing. The gradients of `backward_passes_per_step` passes are added up
-    first. With `op=Sum` another pass before `step()` or `zero_grad()` is refused: it would sum the sums again.
+    first. With `op=Sum` another pass before `step()` or `zero_grad()` is refused: it would sum the sums again. The mean
+    is the same for any `gradient_predivide_factor`, and for any groups.
     """
+    _refuse_sets(process_set)
+    if op not in (Average, Sum):
+        raise errors.StateError(f"op={op!r} is not hvd.Average or hvd.Sum, the operations that Oarlock knows here")
+    if gradient_predivide_factor != 1.0 and op != Average:
+        raise errors.StateError("gradient_predivide_factor goes with op=hvd.Average alone")
     parameters = [one for group in optimizer.param_groups for one in group["params"] if one.requires_grad]
     names = {id(parameter): name for name, parameter in named_parameters or ()}
     named = [(names.get(id(one), f"parameter {number}"), one) for number, one in enumerate(parameters)]
-    exchange = _Exchange(sums=not _means(None, op), wire=compression)
+    exchange = _Exchange(sums=op == Sum, wire=compression)
+    for parameter in parameters if sparse_as_dense else ():
+        parameter.register_post_accumulate_grad_hook(_make_dense)  # runs before the hooks of the exchange
     if size() > 1:
         if backward_passes_per_step > 1:
             _LastPass(parameters, exchange, backward_passes_per_step)  # its hooks run before those of the exchange
@@ -239,6 +390,11 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
     optimizer.synchronize = lambda: None
     optimizer.skip_synchronize = contextlib.nullcontext
     return optimizer
+
+
+def _make_dense(parameter: torch.Tensor) -> None:
+    if parameter.grad is not None and parameter.grad.is_sparse:
+        parameter.grad = parameter.grad.to_dense()
 
 
 def _begin_anew_after_each_step(optimizer: optim.Optimizer, exchange: _Exchange) -> None:

@@ -13,8 +13,8 @@ from tests.train import crew, scripts
 from torch import nn
 
 from oarlock import train
-from oarlock.train import errors
-from oarlock.train.strategies import buckets, choices, dataparallel
+from oarlock.train import errors, worlds
+from oarlock.train.strategies import buckets, choices, dataparallel, replicas
 
 
 def learned(model: nn.Module, attached: nn.Module, *, steps: int = 4, parts: int = 1) -> list[torch.Tensor]:
@@ -367,6 +367,18 @@ def test_the_job_file_replaces_an_object_of_the_script(monkeypatch: pytest.Monke
     train.data_parallel(model, strategy=strategy)
     assert strategy.moments == []
     assert dataparallel.strategy_of(model).kind == "none"
+
+
+def test_a_model_that_is_not_on_its_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NCCL exchanges the gradients of GPUs alone, and torch's own error names no model. Here meta stands for a GPU."""
+    model = nn.Linear(2, 1)
+    replicas.check_devices(list(model.named_parameters()))
+    monkeypatch.setattr(worlds, "_world", worlds.World(0, 2, 0, torch.device("meta")))
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_backend", lambda: "nccl")
+    with pytest.raises(errors.StateError, match=r"weight is on the cpu.*model\.to\(world\.device\)"):
+        train.data_parallel(model)
+    replicas.check_devices([("weight", nn.Parameter(torch.empty(2, device="meta")))])
 
 
 def test_groups_are_small_on_a_processor_and_large_on_a_gpu() -> None:

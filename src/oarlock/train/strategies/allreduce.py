@@ -71,6 +71,7 @@ class AllReduce(Strategy):
 
     def join(self, named: list[tuple[str, nn.Parameter]]) -> None:
         """Exchange the gradients of these parameters from now on."""
+        replicas.check_devices(named)
         replicas.check_same(self._world, named)
         self._sort(named)
         self._share()

@@ -15,6 +15,22 @@ def trained(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
     return [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
 
 
+def exchange_device(device: torch.device) -> torch.device:
+    """Return the device from which a tensor of this device is exchanged. NCCL exchanges those of GPUs alone."""
+    only_gpus = device.type == "cpu" and distributed.is_initialized() and distributed.get_backend() == "nccl"
+    return worlds.init().device if only_gpus else device
+
+
+def check_devices(named: Sequence[tuple[str, nn.Parameter]]) -> None:
+    """Raise StateError where the process group cannot exchange the gradient of a parameter."""
+    for name, parameter in named:
+        if exchange_device(parameter.device) != parameter.device:
+            raise errors.StateError(
+                f"{name} is on the {parameter.device}, and GPUs exchange gradients: give the model to its GPU before, "
+                "as in train.data_parallel(model.to(world.device))"
+            )
+
+
 def check_same(world: worlds.World, named: Sequence[tuple[str, nn.Parameter]]) -> None:
     """Raise StateError, on every rank, where a rank has other parameters. All ranks must call it."""
     if worlds.joining():
@@ -47,8 +63,10 @@ def broadcast_tensors(tensors: Sequence[torch.Tensor], source: int = 0) -> None:
             worlds.exchanges.broadcast(here)
             flat = here.to(flat.device)
         else:
+            flat = flat.to(exchange_device(flat.device))
             with worlds.exchanging():
                 worlds.finish(distributed.broadcast(flat, src=source, async_op=True))
         with torch.no_grad():
+            flat = flat.to(alike[0].device)
             for tensor, values in zip(alike, torch.split(flat, [tensor.numel() for tensor in alike])):
                 tensor.copy_(values.view_as(tensor))

@@ -93,6 +93,7 @@ class WholeGradient(Strategy):
         if self.world.world_size == 1 and worlds.rounds is None:
             self.alone(optimizer)
             return model
+        replicas.check_devices(self.named)
         self.prepare(optimizer)
         self.parameters = [parameter for _, parameter in self.named]
         replicas.check_same(self.world, self.named)
