@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tests import needs
@@ -261,6 +262,15 @@ def test_the_state_of_torch_itself_is_plain(store: checkpoints.Checkpoints) -> N
     found = store.restore(manifests.complete(store.directory))
     assert found is not None
     assert found.shared["more"] == kept["more"]
+
+
+@pytest.mark.parametrize("key", [np.int64(3), frozenset([1]), (1, np.int64(3))])
+def test_keys_that_could_not_be_loaded_are_refused(store: checkpoints.Checkpoints, key: Any) -> None:
+    """They were found at the restart: the checkpoint was complete, and nothing could read it."""
+    with pytest.raises(errors.StateError, match=r"the key .*3.* of state\.shared\.counts|the key frozenset"):
+        store.begin(1, {"counts": {key: 1.0}}, {}, {})
+    assert store.save(1, {"counts": {(1, "a"): 1.0, 2: 3.0, None: 1}}, {}, {}) is not None
+    assert store.restore(manifests.complete(store.directory)) is not None
 
 
 def test_sparse_momentum_is_kept(store: checkpoints.Checkpoints) -> None:

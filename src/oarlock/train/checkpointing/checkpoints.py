@@ -456,6 +456,9 @@ def stored_bytes(tree: Any, where: str = "state", seen: set[int] | None = None) 
         seen.add(storage.data_ptr())
         return storage.nbytes() + _PER_TENSOR_BYTES
     if type(tree) in _MAPPINGS:
+        for key in tree:
+            if type(key) not in _PLAIN:
+                stored_bytes(key, f"the key {key!r} of {where}")
         return sum(stored_bytes(value, f"{where}.{key}", seen) + len(str(key)) for key, value in tree.items())
     if type(tree) in _SEQUENCES:
         return sum(stored_bytes(value, f"{where}[{number}]", seen) for number, value in enumerate(tree))
