@@ -76,6 +76,22 @@ def nothing_is_lost() -> None:
         assert kept.norm() > 0.1 * computed.norm(), "otherwise this says nothing"
 
 
+def an_overflow_is_over_after_its_step() -> None:
+    """A GradScaler begins with overflows. Kept as an error, one would make all later gradients NaN."""
+    world = train.init()
+    model = train.data_parallel(nn.Linear(40, 30, dtype=torch.float64), compression=train.PowerSGD(rank=1))
+    for wrong in (float("inf"), float("nan")):
+        exchanged(model, 0)
+        model.zero_grad()
+        factor = torch.full((30, 40), wrong if world.rank == 1 else 1.0, dtype=torch.float64)
+        ((model.weight * factor).sum() + model.bias.sum()).backward()
+        assert world.gather(bool(model.weight.grad.isfinite().all())) == [False] * RANKS, "all pass over the step"
+        exchanged(model, 1)
+        assert model.weight.grad.isfinite().all()
+        kept = dataparallel.strategy_of(model).state_dict()
+        assert all(kept[part]["weight"].isfinite().all() for part in ("error", "factor"))
+
+
 def many_matrices_keep_their_order() -> None:
     """Thirty layers, some too small to compress, in two types: the same bits on every rank, and fewer bytes."""
     world = train.init()
@@ -115,7 +131,13 @@ def resumed(folder: Path, total_steps: int) -> None:
 
 @pytest.mark.parametrize(
     "scenario",
-    [a_matrix_of_low_rank_travels_whole, complex_matrices_too, nothing_is_lost, many_matrices_keep_their_order],
+    [
+        a_matrix_of_low_rank_travels_whole,
+        complex_matrices_too,
+        nothing_is_lost,
+        an_overflow_is_over_after_its_step,
+        many_matrices_keep_their_order,
+    ],
 )
 def test_three_ranks(tmp_path: Path, scenario: Callable[[], None]) -> None:
     codes = crew.run(scenario, folder=tmp_path, world_size=RANKS)

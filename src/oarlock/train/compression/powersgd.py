@@ -10,6 +10,9 @@ For each matrix M, the rank's gradient and the error that it kept, with the fact
 A tensor of more dimensions is the matrix of its first dimension by the others. Tensors of one dimension, and matrices
 that are hardly larger than their factors, travel densely.
 
+Where a rank's gradient is not finite, those of all ranks are not. Nothing of them is kept, and what was kept back is
+dropped: a GradScaler passes over such a step, and the later ones must be whole.
+
 The factors of all matrices go in two sums, one after the other. Hooks that start sums of their own for each bucket,
 from callbacks, race with each other: on gloo the ranks then sum different buckets.
 """
@@ -122,7 +125,11 @@ class LowRank(WholeGradient):
         for matrix, ours in zip(self._matrices, rights):
             self.then(functools.partial(matrix.keep_rest, ours))
         for matrix, right in zip(self._matrices, self._mean(rights)):
-            matrix.restore(right)
+            if bool(torch.isfinite(right).all()):
+                matrix.restore(right)
+            else:
+                matrix.pass_on(right)
+                self.then(matrix.error.zero_)
 
     def _mean(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Return the means over the ranks, of one exchange for each type."""
@@ -176,6 +183,10 @@ class _Matrix:
         """Add all that was kept back to the gradient of a process that is alone."""
         gradient(self.parameter).view_as(self.error).add_(self.error)
         self.error.zero_()
+
+    def pass_on(self, right: torch.Tensor) -> None:
+        """Give the script a gradient that is not finite, and keep nothing of it: a GradScaler passes over the step."""
+        gradient(self.parameter).copy_((self.left @ right.mH).view_as(self.parameter))
 
     def restore(self, right: torch.Tensor) -> None:
         self.right.copy_(right)
