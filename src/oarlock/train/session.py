@@ -37,8 +37,7 @@ from oarlock.train.moments import Hook
 from oarlock.train.reporting.progress import Line
 from oarlock.train.reporting.reports import VERSION, Reports, opened
 from oarlock.train.reporting.tensorboard import EventFile
-from oarlock.train.strategies import replicas
-from oarlock.train.strategies.dataparallel import strategies_of
+from oarlock.train.strategies import dataparallel, replicas
 from oarlock.train.strategies.strategy import Strategy, figures_of, waited
 
 EVERY_S = 600.0
@@ -88,11 +87,7 @@ class Session:
         self._hooks, self._resume = tuple(hooks), resume
         self._readers = [hook for hook in hooks if type(hook).on_log is not Hook.on_log]
         self._batches = next((each for each in state.values() if isinstance(each, Batches)), None)
-        named: dict[str, Strategy] = {}
-        for name, each in state.items():
-            for path, one in strategies_of(each).items() if isinstance(each, nn.Module) else ():
-                if one not in named.values():
-                    named[f"strategy of {name}.{path}".removesuffix(".")] = one
+        named = {f"strategy of {name}": one for name, one in dataparallel.strategies_in(state).items()}
         self._strategies = [*named.values(), *([strategy] if strategy is not None else [])]
         self._own = {**(per_rank or {}), **({"strategy": strategy} if strategy else {})}
         self._own.update({name: one for name, one in named.items() if one.keeps or one.state_dict()})
@@ -298,6 +293,7 @@ class Session:
         for strategy in self._strategies:
             strategy.after_step(self.step)
         self._catch_up()
+        dataparallel.check_trained(self._state, self.step)
         self._tell_step()
         for hook in self._hooks:
             hook.after_step(self)
@@ -428,6 +424,7 @@ class Session:
     def _save(self, *, last: bool = False) -> None:
         """Begin to save this step. The last step's checkpoint is waited for."""
         self._saved_at = monotonic()
+        dataparallel.check_trained(self._state)
         if self._checkpoints is None or (self._apart and not self.world.is_chief):
             return
         self._save_soon = True  # again, if a process is lost before it has begun

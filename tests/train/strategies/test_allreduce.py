@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +124,27 @@ def recomputed() -> None:
     middle = torch.utils.checkpoint.checkpoint(model[:3], x, use_reentrant=False)
     torch.utils.checkpoint.checkpoint(model[3:], middle, use_reentrant=False).sum().backward()
     first, second = train.init().gather(model[0].weight.grad.tolist())
+    assert first == second
+
+
+def thawed(folder: Path) -> None:
+    """Layers that are trained only later. Without an exchange each process would train them by itself."""
+    x = torch.ones(2, 6) * (1 + train.rank())
+    for early, message in ((True, r"0\.weight, 0\.bias did not require a gradient"), (False, "")):
+        model = plain_net()
+        model[0].requires_grad_(not early)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        train.data_parallel(model, optimizer, unused_parameters=True)
+        with ExitStack() as stack:
+            if message:
+                stack.enter_context(pytest.raises(errors.StateError, match=message))
+            with train.Session(model=model, optimizer=optimizer, total_steps=5) as session:
+                for step in session.steps():
+                    model[0].requires_grad_(step > 2)
+                    optimizer.zero_grad()
+                    model(x).square().mean().backward()
+                    optimizer.step()
+    first, second = train.init().gather(model[0].weight.tolist())
     assert first == second
 
 
@@ -285,6 +307,10 @@ def with_buckets_that_fill_up_backwards() -> None:
 )
 def test_two_ranks(tmp_path: Path, scenario: Callable[[], None]) -> None:
     assert crew.run(scenario, folder=tmp_path) == [0, 0], crew.output(tmp_path)
+
+
+def test_parameters_that_are_trained_later(tmp_path: Path) -> None:
+    assert crew.run(thawed, tmp_path, folder=tmp_path) == [0, 0], crew.output(tmp_path)
 
 
 def test_alone_nothing_is_attached() -> None:

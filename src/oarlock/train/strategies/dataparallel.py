@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import weakref
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
+from typing import Any
 
 from torch import nn, optim
 
 from oarlock.train import errors
-from oarlock.train.strategies import choices
+from oarlock.train.strategies import choices, replicas
 from oarlock.train.strategies.strategy import Strategy
 
+LOOK_EVERY = 64
 _strategies: weakref.WeakKeyDictionary[nn.Module, Strategy] = weakref.WeakKeyDictionary()
 
 
@@ -56,11 +59,40 @@ def no_sync(model: nn.Module) -> AbstractContextManager[None]:
     return _strategies[model].no_sync()
 
 
-def strategies_of(model: nn.Module) -> dict[str, Strategy]:
-    """Return the strategies of this model and of the models in it, by their paths. A compiled model holds the one that
-    was given to data_parallel().
+def strategies_in(state: Mapping[str, Any]) -> dict[str, Strategy]:
+    """Return the strategies of the models in these objects, by the model's name and path. A compiled model holds the
+    one that was given to data_parallel().
     """
-    return {path: _strategies[each] for path, each in model.named_modules() if each in _strategies}
+    found: dict[str, Strategy] = {}
+    for name, _, one in _attached(state):
+        if one not in found.values():
+            found[name] = one
+    return found
+
+
+def check_trained(state: Mapping[str, Any], step: int = 0) -> None:
+    """Raise StateError where a model trains a parameter that its strategy does not exchange. To look at all parameters
+    takes as long as a small exchange, so it is done at some steps alone.
+    """
+    if step % LOOK_EVERY:
+        return
+    attached = list(_attached(state))
+    exchanged = {id(parameter) for _, _, one in attached for parameter in one.parameters}
+    for _, model, one in attached:
+        names = [name for name, each in replicas.trained(model) if id(each) not in exchanged]
+        if names and one.parameters:
+            raise errors.StateError(
+                f"{', '.join(names[:3])}{' and others' if names[3:] else ''} did not require a gradient when the model "
+                "was given to data_parallel(), and do now: each process would train them by itself. Freeze them after "
+                "data_parallel(..., unused_parameters=True), and not before"
+            )
+
+
+def _attached(state: Mapping[str, Any]) -> Iterator[tuple[str, nn.Module, Strategy]]:
+    for name, each in state.items():
+        for path, model in each.named_modules() if isinstance(each, nn.Module) else ():
+            if model in _strategies:
+                yield f"{name}.{path}" if path else name, model, _strategies[model]
 
 
 def strategy_of(model: nn.Module) -> Strategy | None:
