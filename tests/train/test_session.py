@@ -6,6 +6,9 @@ import functools
 import json
 import os
 import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -206,6 +209,42 @@ def test_alone_the_exit_code_of_a_request_to_stop_is_that_of_sigterm(tmp_path: P
     assert stopped.value.code == 143
     assert [path.name for path in tmp_path.iterdir() if path.name != "oarlock-home"] == ["attempt-1-round-1-step-3"]
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+READING_AHEAD = """
+import pathlib, sys, time, torch
+from oarlock import train
+
+class Examples(torch.utils.data.Dataset):
+    def __len__(self):
+        return 10_000
+
+    def __getitem__(self, index):
+        return torch.ones(1)
+
+batches = train.Batches(Examples(), 2, workers=2)
+loader = torch.utils.data.DataLoader(Examples(), 2, num_workers=2, worker_init_fn=train.outlast_sigterm)
+with train.Session(batches=batches, checkpoints="checkpoints") as session:
+    for _ in session.steps(loader if "own" in sys.argv else batches):
+        time.sleep(0.01)
+        if session.step == 3:
+            pathlib.Path("begun").touch()
+"""
+
+
+@pytest.mark.parametrize("own", ["", "own"])
+def test_workers_that_read_ahead_outlast_the_request_to_stop(tmp_path: Path, own: str) -> None:
+    """An agent asks all processes of a task to stop, also those of a DataLoader. An error must not come before the
+    checkpoint.
+    """
+    command = [sys.executable, "-c", READING_AHEAD, own]
+    with subprocess.Popen(command, cwd=tmp_path, start_new_session=True, stderr=subprocess.PIPE) as script:
+        while script.poll() is None and not (tmp_path / "begun").exists():
+            time.sleep(0.01)
+        os.killpg(script.pid, signal.SIGTERM)
+        _, said = script.communicate(timeout=120)
+    assert script.returncode == 128 + signal.SIGTERM, said.decode()
+    assert len(manifests.complete(tmp_path / "checkpoints")) == 1
 
 
 def test_a_failing_rank_ends_without_a_checkpoint_and_takes_the_others_along(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from oarlock.train.batches import Batches
+    from oarlock.train.batches import Batches, outlast_sigterm
     from oarlock.train.batchsizes import Batch
     from oarlock.train.compression.dgc import DGC
     from oarlock.train.compression.powersgd import PowerSGD
@@ -72,6 +72,7 @@ _HOMES = {
     "init": "worlds",
     "is_chief": "worlds",
     "no_sync": "strategies.dataparallel",
+    "outlast_sigterm": "batches",
     "rank": "worlds",
     "shutdown": "worlds",
     "world_size": "worlds",
@@ -106,6 +107,7 @@ __all__ = [
     "init",
     "is_chief",
     "no_sync",
+    "outlast_sigterm",
     "rank",
     "shutdown",
     "world_size",

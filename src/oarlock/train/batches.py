@@ -8,8 +8,11 @@ the epoch once. Reading ahead does not move the position; taking a batch does.
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import sys
+import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -159,8 +162,26 @@ class Batches:
                 # The loader draws a seed. Drawn from torch's own generator, it would change the numbers drawn after a
                 # resume.
                 generator=torch.Generator().manual_seed(_mixed(self._seed, -1)),
+                worker_init_fn=outlast_sigterm,
             )
         return iter(self._loader)
+
+
+def outlast_sigterm(worker: int = 0) -> None:
+    """Let this worker process of a DataLoader go on after a SIGTERM: give it to the loader as `worker_init_fn`.
+
+    A preemption sends SIGTERM to all processes of a task. If workers ended by it, the loader would raise an error
+    before the session can save. The SIGTERM of the parent, which has no more work for it, does end the worker.
+    """
+    if hasattr(signal, "sigwaitinfo"):  # it tells the sender; macOS lacks it
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        threading.Thread(target=_end_with_parent, name="oarlock-sigterm", daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != os.getppid():
+        pass
+    os._exit(0)
 
 
 class _Sampler:
