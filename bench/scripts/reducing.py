@@ -39,7 +39,6 @@ worlds.crew = crew
 
 
 def by_memory() -> None:
-    sums[0].ready()
     sums[0].start().wait()
 
 

@@ -49,7 +49,6 @@ def summed(steps: int = 12) -> None:
         works = []
         for each, size in zip(sums, SIZES, strict=True):
             time.sleep(chance.random() * 0.01)
-            each.ready()
             each.ours.copy_(numbers(world.rank, step, size))
             works.append(each.start())
         for each, work, size in zip(sums, works, SIZES, strict=True):
@@ -80,7 +79,6 @@ def over_hosts() -> None:
     worlds.crew = met
     everyones = []
     for step in range(3):
-        sums[0].ready()
         sums[0].ours.copy_(numbers(rank, step, SIZES[0]))
         sums[0].start().wait()
         expected = sum(numbers(each, step, SIZES[0]).double() for each in range(4))

@@ -1,11 +1,11 @@
 """Sums over the ranks of one host, in memory that they share.
 
 Every rank writes its numbers into a segment. When all have done so, each adds up a part of them, in the order of the
-ranks; when all parts are there, each rank copies those of the others. So a sum has one order of additions, and the same
-bits on every rank. No rank changes its numbers before the others have copied their parts (`Sum.ready`).
+ranks, and writes the sums into the segments of all, piece by piece, while a piece is in its core's cache. When all
+parts are there, the sum is over. So it has one order of additions, and the same bits on every rank.
 
-With several hosts, each part is then summed over the hosts by gloo, by the ranks that have the same place on their
-hosts: a host sends each number once, however many ranks it has.
+With several hosts, each part is summed over the hosts by gloo, before the others of the host get it, by the ranks that
+have the same place on their hosts: a host sends each number once, however many ranks it has.
 
 The ranks wait for each other in a gloo group of their own, of which this thread alone is a user. So the death of a rank
 ends a wait as it ends any exchange.
@@ -28,10 +28,10 @@ from oarlock.train.sharing import segments
 from oarlock.train.worlds import TIMEOUT_S, World
 
 LEAST_BYTES = 256 << 10
-"""Smaller tensors are summed as fast by gloo: a sum in memory needs three meetings of the ranks."""
+"""Smaller tensors are summed as fast by gloo: a sum in memory needs two meetings of the ranks."""
 _ALIGNED = 64
 _CHUNK = 1 << 16
-"""So many numbers at a time are added up by more than two ranks, within a core's cache."""
+"""So many numbers at a time are added up, within a core's cache."""
 
 
 class Work:
@@ -80,12 +80,8 @@ class Crew:
         """Wait for all ranks of this host."""
         distributed.all_reduce(self._token, group=self._inside)
 
-    def promise(self) -> Any:
-        """Tell the others that this rank was here. Return the work that ends when all have been."""
-        return distributed.all_reduce(torch.zeros(1, device="cpu"), group=self._inside, async_op=True)
-
     def sum_hosts(self, part: torch.Tensor) -> None:
-        if self._across is not None and part.numel():
+        if part.numel():
             distributed.all_reduce(part, group=self._across)
 
     def close(self) -> None:
@@ -117,20 +113,15 @@ class Sum:
         self.ours = everyones[crew.index]
         size = self.ours.numel()
         cuts = [size * place // crew.size // _ALIGNED * _ALIGNED for place in range(crew.size)] + [size]
-        self._parts = [slice(begin, end) for begin, end in zip(cuts, cuts[1:])]
-        self._over: Any = None
+        self._mine = slice(cuts[crew.index], cuts[crew.index + 1])  # the part that this rank adds up
+        # each piece of it, of all ranks; views are made once, because making them anew takes as long as the sums
+        self._pieces = list(zip(*(each[self._mine].split(_CHUNK) for each in everyones)))
 
     @property
     def sent_bytes(self) -> float:
         """The bytes that this rank sends to other hosts: its part, by a ring."""
-        hosts, part = len(self._crew.hosts), self._parts[self._crew.index]
+        hosts, part = len(self._crew.hosts), self._mine
         return 2 * (hosts - 1) / hosts * (part.stop - part.start) * self.ours.element_size()
-
-    def ready(self) -> None:
-        """Wait until the others need the former numbers no more. Then `ours` may be written."""
-        over, self._over = self._over, None
-        if over is not None:
-            over.wait()
 
     def start(self) -> Work:
         """Start to replace `ours` by the sum. It must not be touched before the end of the work."""
@@ -138,29 +129,32 @@ class Sum:
 
     def _add(self) -> None:
         crew = self._crew
-        mine = self._parts[crew.index]
+        others = [rank for rank in range(crew.size) if rank != crew.index]
         crew.meet()
         with torch.no_grad():
-            _add_up([each[mine] for each in self._everyones], self.ours[mine])
-            crew.sum_hosts(self.ours[mine])
-            crew.meet()
-            for part, theirs in zip(self._parts, self._everyones):
-                if theirs is not self.ours:
-                    self.ours[part].copy_(theirs[part])
-        self._over = crew.promise()
+            if len(crew.hosts) == 1:
+                _add_up(self._pieces, [crew.index, *others])
+            else:
+                _add_up(self._pieces, [crew.index])
+                crew.sum_hosts(self.ours[self._mine])
+                for rank in others:
+                    self._everyones[rank][self._mine].copy_(self.ours[self._mine])
+        crew.meet()
 
 
-def _add_up(parts: Sequence[torch.Tensor], into: torch.Tensor) -> None:
-    """Write the sum of these into the last argument, which is one of them."""
-    if len(parts) == 2:
-        torch.add(*parts, out=into)
-        return
-    for begin in range(0, len(into), _CHUNK):
-        first, *others = (each[begin : begin + _CHUNK] for each in parts)
-        total = first.clone()
-        for other in others:
-            total.add_(other)
-        into[begin : begin + _CHUNK].copy_(total)
+def _add_up(pieces: Sequence[Sequence[torch.Tensor]], ranks: Sequence[int]) -> None:
+    """Add up each piece, in the order of its ranks, and write the sum into the pieces of these ranks."""
+    first, *others = ranks
+    for piece in pieces:
+        if len(piece) == 2:
+            torch.add(*piece, out=piece[first])
+        else:
+            total = piece[0] + piece[1]
+            for each in piece[2:]:
+                total += each
+            piece[first].copy_(total)
+        for rank in others:
+            piece[rank].copy_(piece[first])
 
 
 def gathered(world: World) -> Crew | None:

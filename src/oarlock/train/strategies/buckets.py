@@ -108,9 +108,6 @@ class Bucket:
         self.clear()
 
     def start(self, measures: bool) -> None:
-        if self._sum is not None:
-            with worlds.exchanging():
-                self._sum.ready()
         with torch.no_grad():
             for made, view, parameter in zip(self._made, self._views, self.parameters):
                 if made:
