@@ -174,6 +174,10 @@ class AllReduce(Strategy):
         """
         bucket, place = self._places[index]
         bucket.mark(place)
+        if self._started < len(self._buckets) and self._buckets[self._started].full:
+            self._start_full()
+
+    def _start_full(self) -> None:
         if self._world.world_size == 1 or self.lost:
             return
         with self.noticing():

@@ -10,7 +10,7 @@ The mean is taken before the sum, so that a sum of fp16 values does not overflow
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import distributed, nn
@@ -37,6 +37,7 @@ class Bucket:
         self.parameters = [parameter for _, parameter in named]
         self._ranks = ranks
         self._made = [False] * len(named)
+        self._unmade = len(named)
         sizes = [parameter.numel() for parameter in self.parameters]
         self._flat = self.parameters[0].new_zeros(sum(sizes) + (len(named) if unused else 0), requires_grad=False)
         self._sizes = [*sizes, len(named) if unused else 0]
@@ -48,7 +49,8 @@ class Bucket:
         self.norms: tuple[torch.Tensor, torch.Tensor] | None = None  # squared: this rank's, and the mean's
 
     def _lay_out(self) -> None:
-        *self._views, self._makers = torch.split(self._flat, self._sizes)
+        *views, self._makers = torch.split(self._flat, self._sizes)
+        self._views = [view.view(parameter.shape) for view, parameter in zip(views, self.parameters)]
         self._gradients = self._flat[: sum(self._sizes[:-1])]
 
     @property
@@ -66,7 +68,7 @@ class Bucket:
 
     @property
     def full(self) -> bool:
-        return all(self._made)
+        return not self._unmade
 
     @property
     def sent_bytes(self) -> float:
@@ -87,6 +89,7 @@ class Bucket:
                 f"{self.names[place]} has a sparse gradient, which allreduce does not exchange: use sparse=False"
             )
         self._made[place] = True
+        self._unmade -= 1
 
     def missing(self) -> list[str]:
         return [name for name, made in zip(self.names, self._made) if not made]
@@ -99,6 +102,7 @@ class Bucket:
 
     def clear(self) -> None:
         self._made = [False] * len(self._made)
+        self._unmade = len(self._made)
         self._work = None
         self.norms = None
 
@@ -109,19 +113,14 @@ class Bucket:
 
     def start(self, measures: bool) -> None:
         with torch.no_grad():
-            for made, view, parameter in zip(self._made, self._views, self.parameters):
-                if made:
-                    view.copy_(cast(torch.Tensor, parameter.grad).reshape(-1))
-                elif parameter.grad is not None:  # accumulated before, though not in this pass
-                    view.copy_(parameter.grad.reshape(-1))
-                else:
-                    view.zero_()
+            gradients = [parameter.grad for parameter in self.parameters]
+            self._take(gradients)
             if measures:
                 here = noises.squared_norm(self._gradients)
                 self.norms = here, here
             self._flat.div_(self._ranks)
             if len(self._makers):
-                made_here = [made or parameter.grad is not None for made, parameter in zip(self._made, self.parameters)]
+                made_here = [gradient is not None for gradient in gradients]
                 self._makers.copy_(torch.tensor(made_here, dtype=self._makers.dtype))
             if self._sent is not self._flat:
                 self._sent.copy_(self._flat)
@@ -130,6 +129,20 @@ class Bucket:
                     self._work = self._sum.start()
                 else:
                     self._work = distributed.all_reduce(self._sent, async_op=True)
+
+    def _take(self, gradients: Sequence[torch.Tensor | None]) -> None:
+        """Copy the gradients side by side: those of this pass, and those that were accumulated before."""
+        pairs = []
+        for place, (view, gradient) in enumerate(zip(self._views, gradients)):
+            if gradient is not None:
+                pairs.append((view, gradient))
+            elif self._made[place]:
+                raise errors.StateError(
+                    f"the gradient of {self.names[place]} was removed during the backward pass: do that after it"
+                )
+            else:
+                view.zero_()
+        _copy(pairs)
 
     def finish(self, waiting: Waiting) -> None:
         """Write the means into the gradients. A gradient that no rank has made stays as it is, mostly None: an
@@ -144,13 +157,22 @@ class Bucket:
             if self.norms is not None:
                 self.norms = self.norms[0], noises.squared_norm(self._gradients)
             made = self._makers.tolist() or [1.0] * len(self.parameters)
+            pairs = []
             for anywhere, view, parameter in zip(made, self._views, self.parameters):
                 if not anywhere:
                     continue
                 if parameter.grad is None:
-                    parameter.grad = view.clone().view_as(parameter)
+                    parameter.grad = view.clone()
                 else:
-                    parameter.grad.copy_(view.view_as(parameter))
+                    pairs.append((parameter.grad, view))
+            _copy(pairs)
+
+
+def _copy(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    """Copy into the first tensor of each pair, by one call: it takes a third of the time of many for small tensors."""
+    if pairs:
+        into, values = zip(*pairs)
+        torch._foreach_copy_(into, values)
 
 
 def sort(
