@@ -333,6 +333,17 @@ def test_buckets_go_from_the_last_layer_to_the_first_and_hold_one_kind() -> None
     ]
 
 
+def test_a_gradient_that_is_removed_during_the_pass_is_not_sent_as_zeros() -> None:
+    model = nn.Linear(3, 2)
+    bucket = buckets.sort(list(model.named_parameters()), None, 2, False)[0]
+    model(torch.ones(1, 3)).sum().backward()
+    for place in range(2):
+        bucket.mark(place)
+    model.weight.grad = None
+    with pytest.raises(errors.StateError, match="weight was removed during the backward pass"):
+        bucket.start(False)
+
+
 @pytest.mark.parametrize(
     ("script", "job", "expected"),
     [

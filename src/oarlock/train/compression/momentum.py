@@ -89,6 +89,9 @@ class Momentum:
         if compressed:
             if not decay and buffer is None:
                 return
+            if buffer is not None and not group["nesterov"]:
+                gradient.add_(buffer.mul_(momentum).add_(parameter, alpha=decay))
+                return
             own = parameter * decay
         else:
             own = gradient.add(parameter, alpha=decay) if decay else gradient.clone()

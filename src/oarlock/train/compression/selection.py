@@ -18,7 +18,7 @@ import torch
 ROWS = 16
 COLUMNS = 64  # a block of ROWS x COLUMNS elements is one page of memory
 BLOCK = ROWS * COLUMNS
-CHUNK = 128 * BLOCK
+CHUNK = 256 * BLOCK
 EXACT_BELOW = 2 * 4096
 SAMPLED_PEAKS = 1 << 13
 SAMPLED_ELEMENTS = 0.005
@@ -53,6 +53,7 @@ class Peaks:
         self._by_row = [scratch.view(-1, ROWS, COLUMNS) for _, scratch, _ in self._chunks]
         self._rows = torch.arange(ROWS, device=tensor.device) * COLUMNS
         self._eight = torch.arange(8, device=tensor.device)
+        self._rest = torch.arange(self._end, len(tensor), device=tensor.device)
 
     def note(self, update: Callable[[int], None]) -> None:
         """Call `update` with the number of each piece of the tensor, and note the piece's groups after it."""
@@ -67,8 +68,7 @@ class Peaks:
         groups = self._groups(self.values < threshold)
         blocks = torch.div(groups, COLUMNS, rounding_mode="floor")
         within = groups + blocks * (BLOCK - COLUMNS) + self._rows
-        rest = torch.arange(self._end, len(self._tensor), device=self._tensor.device)
-        positions = torch.cat([within.view(-1), rest])
+        positions = torch.cat([within.view(-1), self._rest])
         magnitudes = self._tensor.index_select(0, positions).abs_()  # twice as fast as tensor[positions]
         return positions.index_select(0, (~(magnitudes < threshold)).nonzero().view(-1))
 
