@@ -5,6 +5,7 @@ When one of them fails, each is tried in a transaction of its own, so that a bad
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -30,16 +31,26 @@ async def each(
     epoch: int,
     report: Report,
     named: Callable[[Item], str] = str,
+    prepare: Callable[[stores.Transaction, Sequence[Item]], object] = lambda tx, items: None,
 ) -> list[Result | None]:
     """Return the result of `change` for each item, in their order; None for a failure, which is reported.
 
+    `named` returns the id of the item's job. The jobs of a transaction are read together before the first change.
+    `prepare` may read more that all of them need.
+
     Raises StaleEpoch and Unavailable: then nothing can be written at all, and everything written so far stays.
     """
+
+    def changes(tx: stores.Transaction, part: Sequence[Item]) -> list[Result]:
+        tx.jobs_by_id([named(item) for item in part])
+        prepare(tx, part)
+        return [change(tx, item) for item in part]
+
     results: list[Result | None] = []
     for start in range(0, len(items), MOST):
         part = items[start : start + MOST]
         try:
-            results += await store.write(lambda tx, part=part: [change(tx, item) for item in part], epoch=epoch)  # type: ignore[misc]
+            results += await store.write(functools.partial(changes, part=part), epoch=epoch)
         except (errors.StaleEpoch, errors.Unavailable):
             raise
         except Exception:  # noqa: BLE001 - whichever it was is found and reported below

@@ -73,6 +73,9 @@ class Provisioning:
         provisioner = self._provisioner
         if epoch is None or provisioner is None or epoch == self._settled:
             return
+        if self._last is not None and 0 <= now - self._last < SPACING_S:
+            self._due = self._last + SPACING_S
+            return
         self._changed = bool(await self._roster.refresh()) or self._changed
         if self._last is not None and 0 <= now - self._last < (SPACING_S if self._changed else PERIOD_S):
             self._due = self._last + (SPACING_S if self._changed else PERIOD_S)

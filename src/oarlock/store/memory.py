@@ -208,6 +208,9 @@ class MemoryTransaction:
                 found.append(record)
         return found
 
+    def changed_jobs(self, after: int) -> dict[str, int]:
+        return {record.job: record.version for record in self.records(after, limit=len(self._log)) if record.job}
+
     def last_seq(self) -> int:
         return self._seq
 

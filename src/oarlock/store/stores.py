@@ -134,6 +134,13 @@ class View(Protocol):
         """
         ...
 
+    def changed_jobs(self, after: int) -> dict[str, int]:
+        """Return the jobs that the event log names after `after`, each with the version in the last of its lines.
+
+        Raises Gone as `records` does.
+        """
+        ...
+
     def last_seq(self) -> int: ...
 
     def newest_seq(self, count: int, *, of_jobs: bool) -> int:
@@ -200,7 +207,7 @@ class View(Protocol):
 
 
 class Transaction(View, Protocol):
-    """A view that sees its own writes."""
+    """A view that sees its own writes. Jobs and holdings that are read together are not read one by one again."""
 
     def add_job(self, job: Job, *, at: float, idempotency_key: str = "", request_sha256: str = "") -> Job:
         """Insert, at version 1, with a `submitted` record.

@@ -73,6 +73,24 @@ class EventLog:
         assert await store.read(lambda v: (v.records(10**30), v.last_seq())) == ([], 7)
         assert await store.read(lambda v: v.records(0, limit=0)) == []
 
+    async def test_the_jobs_that_the_log_names_with_their_last_versions(self, store: stores.Store) -> None:
+        await writing.add(store, "j-1", "j-2")
+
+        def change(t: stores.Transaction) -> dict[str, int]:
+            for note in ("one", "two"):
+                job = msgspec.structs.replace(t.job("j-1"), reason=note)
+                t.put_job(job, [events.LaunchFailed(attempt=1, reason=note)], at=2.0)
+            t.tell(events.NODES, ["n1"], at=2.0)
+            return t.changed_jobs(2)
+
+        assert await store.write(change) == {"j-1": 3}
+        told = await store.read(lambda v: [v.changed_jobs(after) for after in (0, 3, 9)])
+        assert told == [{"j-1": 3, "j-2": 1}, {"j-1": 3}, {}]
+        await store.write(lambda t: t.compact(3))
+        with pytest.raises(errors.Gone):
+            await store.read(lambda v: v.changed_jobs(1))
+        assert await store.read(lambda v: v.changed_jobs(2)) == {"j-1": 3}
+
     async def test_compacted_events_are_gone(self, store: stores.Store) -> None:
         await writing.add(store, "j-1", "j-2", "j-3", "j-4")
         await store.write(lambda t: t.compact(3))

@@ -34,6 +34,29 @@ class Holdings:
         assert len(two) == 2
         assert await store.read(lambda v: (v.jobs_by_id([]), v.holdings_by_job(["j-1"]))) == ({}, {})
 
+    async def test_jobs_and_holdings_that_were_read_together_show_the_transaction_s_own_changes(
+        self, store: stores.Store
+    ) -> None:
+        await writing.add(store, "j-1", "j-2")
+        await store.write(lambda t: t.put_node(nouns.node()))
+
+        def change(t: stores.Transaction) -> None:
+            assert t.holdings_by_job(["j-1", "j-2"]) == {}
+            assert t.jobs_by_id(["j-1", "j-2", "j-3"]).keys() == {"j-1", "j-2"}
+            t.hold([nouns.claim("j-1")])
+            assert t.holdings("j-1") == [nouns.claim("j-1")]
+            assert t.holdings("j-2") == []
+            with pytest.raises(errors.AlreadyHeld):
+                t.hold([nouns.claim("j-1")])
+            t.holdings_by_job(["j-1"])
+            t.release("j-1", 1)
+            assert t.holdings("j-1") == []
+            job = t.put_job(replace(t.jobs_by_id(["j-1"])["j-1"], reason="changed"), at=2.0)
+            assert t.jobs_by_id(["j-1"]) == {"j-1": job}
+            assert t.job("j-1") == job
+
+        await store.write(change)
+
     async def test_a_device_and_a_port_have_one_holder(self, store: stores.Store) -> None:
         await writing.add(store, "j-1", "j-2")
         await store.write(lambda t: (t.put_node(nouns.node()), t.put_node(nouns.node("n2"))))

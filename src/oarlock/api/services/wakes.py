@@ -137,13 +137,9 @@ class Wakes:
 def _news(view: stores.View, seq: int) -> tuple[list[events.Record], list[float]]:
     """Return the lines after `seq`, and the queue times in seconds of the jobs that they admit for the first time."""
     records = view.records(seq, limit=_PAGE)
-    waits = []
-    for record in records:
-        if record.kind == _ADMITTED and record.data.get("attempt") == 1:
-            job = view.job(record.job)
-            if job is not None:
-                waits.append(max(0.0, record.at - job.created_at))
-    return records, waits
+    admitted = {one.job: one.at for one in records if one.kind == _ADMITTED and one.data.get("attempt") == 1}
+    found = view.jobs_by_id(admitted)
+    return records, [max(0.0, at - found[job].created_at) for job, at in admitted.items() if job in found]
 
 
 class Ear:

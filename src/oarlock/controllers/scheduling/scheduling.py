@@ -189,7 +189,13 @@ class Scheduling:
             return tx.put_job(after, [admitted], at=now), admitted
 
         done = await bulkwrites.each(
-            self._store, launches, commit, epoch=epoch, report=self._report, named=lambda launch: launch.job
+            self._store,
+            launches,
+            commit,
+            epoch=epoch,
+            report=self._report,
+            named=lambda launch: launch.job,
+            prepare=lambda tx, some: tx.holdings_by_job([launch.job for launch in some]),
         )
         self._retry = any(launched is None for launched in done)
         for launched in done:

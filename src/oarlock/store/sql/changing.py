@@ -92,23 +92,62 @@ class _Locked:
                 self.shared[claim.node, device] = self.shared.get((claim.node, device), 0) + milli
 
 
+class _Unsaved:
+    """Rows that are written before the next statement, or at the end of the transaction."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, dict[str, Any]] = {}  # by id
+        self.holdings: list[dict[str, Any]] = []
+        self.slots: list[dict[str, Any]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self.jobs or self.holdings)
+
+
 class SqlTransaction(reading.SqlView):
     """`stores.Transaction`. `seq` is the last one given; `floor` the first not compacted: the writer owns their row."""
 
     def __init__(self, connection: sa.Connection, seq: int, floor: int) -> None:
+        self._unsaved = _Unsaved()
         super().__init__(connection)
         self.seq = seq
         self.floor = floor
         self.doomed: Exception | None = None  # a constraint broke in the middle: nothing of this may be kept
         self._unwritten: list[dict[str, Any]] = []
         self._known: dict[str, Job] = {}  # as they are in this transaction
+        self._held: dict[str, list[Holding]] = {}  # of jobs whose holdings were read together
         self._locked = _Locked()
+
+    @property
+    def _connection(self) -> sa.Connection:
+        """The connection, which sees everything that this transaction has changed."""
+        if self._unsaved:
+            self._save()
+        return self._raw
+
+    @_connection.setter
+    def _connection(self, connection: sa.Connection) -> None:
+        self._raw = connection
 
     def finish(self) -> None:
         """Write the pending rows. Raises the error that doomed the transaction."""
         if self.doomed is not None:
             raise self.doomed
         self._write_records()
+        if self._unsaved:
+            self._save()
+
+    def _save(self) -> None:
+        """Write jobs and holdings: one statement for many rows takes a tenth of the time of one for each."""
+        unsaved, self._unsaved = self._unsaved, _Unsaved()
+        if unsaved.jobs:
+            done = self._raw.execute(_UPDATE_JOB, list(unsaved.jobs.values()))
+            if done.rowcount != len(unsaved.jobs):
+                job_id, row = next(iter(unsaved.jobs.items()))
+                raise self._doom(rules.changed("job", job_id, row["version"], row["was"]))
+        twice = errors.AlreadyHeld("one of these places has a holder", hint="Look at the holdings and plan anew.")
+        self._insert(_INSERT_HOLDINGS, unsaved.holdings, twice)
+        self._insert(_INSERT_SLOTS, unsaved.slots, twice)
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
@@ -119,9 +158,25 @@ class SqlTransaction(reading.SqlView):
             self._known[job_id] = found
         return found
 
+    def jobs_by_id(self, ids: Collection[str]) -> dict[str, Job]:
+        self._known |= super().jobs_by_id([job_id for job_id in ids if job_id not in self._known])
+        return {job_id: self._known[job_id] for job_id in ids if job_id in self._known}
+
+    def holdings(self, job: str | None = None) -> list[Holding]:
+        return list(self._held[job]) if job in self._held else super().holdings(job)
+
+    def holdings_by_job(self, ids: Collection[str]) -> dict[str, list[Holding]]:
+        found = super().holdings_by_job(ids)
+        self._held |= {job_id: found.get(job_id, []) for job_id in ids}
+        return found
+
     def records(self, after: int, *, job: str | None = None, limit: int = 1000) -> list[Record]:
         self._write_records()
         return super().records(after, job=job, limit=limit)
+
+    def changed_jobs(self, after: int) -> dict[str, int]:
+        self._write_records()
+        return super().changed_jobs(after)
 
     def newest_seq(self, count: int, *, of_jobs: bool) -> int:
         self._write_records()
@@ -205,9 +260,9 @@ class SqlTransaction(reading.SqlView):
         job = msgspec.structs.replace(job, version=job.version + 1)
         if not rules.active(before):
             self._check_name(job)
-        done = self._connection.execute(_UPDATE_JOB, _row(job) | {"key": job.id, "was": before.version})
-        if done.rowcount != 1:
-            raise self._doom(rules.changed("job", job.id, job.version, before.version))
+        known = self._unsaved.jobs.get(job.id)
+        was = before.version if known is None else known["was"]
+        self._unsaved.jobs[job.id] = _row(job) | {"key": job.id, "was": was}
         self._known[job.id] = job
         self._note(job, rules.of_change(before, job, happened), at)
         return job
@@ -261,14 +316,16 @@ class SqlTransaction(reading.SqlView):
             if _key(claim) in keys:
                 raise rules.claimed(claim)
             keys.add(_key(claim))
-        twice = errors.AlreadyHeld("one of these places has a holder", hint="Look at the holdings and plan anew.")
-        self._insert(_INSERT_HOLDINGS, [_claim(claim) for claim in claims], twice)
-        self._insert(_INSERT_SLOTS, [slot for claim in claims for slot in _slots(claim)], twice)
+        self._unsaved.holdings += [_claim(claim) for claim in claims]
+        self._unsaved.slots += [slot for claim in claims for slot in _slots(claim)]
         locked.add(claims)
+        for claim in claims:
+            self._held.pop(claim.job, None)
 
     def release(self, job: str, attempt: int, tasks: Collection[str] | None = None) -> list[Holding]:
         freed = [claim for claim in self.holdings(job) if rules.is_of(claim, attempt, tasks)]
         self._locked = _Locked()
+        self._held.pop(job, None)
         if tasks is not None:
             for claim in freed:
                 self._free(claim)

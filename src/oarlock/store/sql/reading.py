@@ -71,6 +71,11 @@ _RECORDS = (
     .limit(sa.bindparam("most"))
 )
 _RECORDS_OF_JOB = _RECORDS.where(schema.records.c.job == sa.bindparam("job"))
+_CHANGED = (
+    sa.select(schema.records.c.job, sa.func.max(schema.records.c.version))
+    .where(schema.records.c.seq > sa.bindparam("after"), schema.records.c.job != sa.literal_column("''"))
+    .group_by(schema.records.c.job)
+)
 _NEWEST = sa.select(schema.records.c.seq).order_by(schema.records.c.seq.desc()).limit(1)
 _FIRST_SEQ = sa.select(schema.jobs.c.first_seq).where(schema.jobs.c.id == sa.bindparam("id"))
 _CHECKPOINTS = (
@@ -222,6 +227,13 @@ class SqlView:
             Record(seq=seq, at=at, job=of, kind=kind, version=version, data=msgspec.json.decode(data))
             for seq, at, of, kind, version, data in rows
         ]
+
+    def changed_jobs(self, after: int) -> dict[str, int]:
+        floor = self._floor()
+        if after < floor - 1:
+            raise rules.compacted(after, floor)
+        rows = self._connection.execute(_CHANGED, {"after": _within(after)})
+        return {str(row[0]): int(row[1]) for row in rows}
 
     def last_seq(self) -> int:
         return int(self._connection.execute(_LOG).one()[0])
