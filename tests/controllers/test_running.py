@@ -248,3 +248,54 @@ async def test_a_job_runs_to_its_end_on_hints_alone(house: House) -> None:
         await until(lambda: {job.phase for job in jobs(stores.JobFilter())} == {Phase.COMPLETED})
     finally:
         working.cancel()
+
+
+async def test_only_the_steps_of_the_work_itself_are_counted() -> None:
+    """Another controller makes a long plan while this one waits for the store: that is no reason to rest."""
+    spent_s = 0.0
+
+    def spend(seconds: float) -> None:
+        nonlocal spent_s
+        spent_s += seconds
+
+    async def work() -> str:
+        spend(1.0)
+        await asyncio.sleep(0)
+        spend(2.0)
+        await asyncio.sleep(0)
+        return "done"
+
+    async def others() -> None:
+        for _ in range(3):
+            spend(10.0)
+            await asyncio.sleep(0)
+
+    counted = running.Counted(work(), lambda: spent_s)
+    beside = asyncio.create_task(others())
+    assert await counted == "done"
+    await beside
+    assert (counted.spent_s, spent_s) == (3.0, 33.0)
+
+
+async def test_counted_work_fails_and_is_canceled_as_other_work_is() -> None:
+    seen: list[str] = []
+
+    async def work() -> None:
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            seen.append("canceled")
+            raise
+
+    async def fails() -> None:
+        await asyncio.sleep(0)
+        raise errors.Unavailable("no", hint="")
+
+    counted = asyncio.ensure_future(running.Counted(work(), lambda: 0.0))
+    await asyncio.sleep(0)
+    counted.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await counted
+    assert seen == ["canceled"]
+    with pytest.raises(errors.Unavailable):
+        await running.Counted(fails(), lambda: 0.0)

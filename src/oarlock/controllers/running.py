@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol, runtime_checkable
+import functools
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import structlog
 
@@ -24,9 +25,11 @@ HINT_SPACING_S = 0.02
 """The first hint wakes at once; those that follow closely are one."""
 PAUSE_PER_CPU_S = 3.0
 PAUSE_MOST_S = 0.5
-"""After a tick that took a second of this thread's CPU a controller rests for so many, but no longer than that."""
+"""After a tick that took a second of CPU in its own steps a controller rests for so many, but no longer than that."""
 BACKOFF_FIRST_S = 0.1
 BACKOFF_MOST_S = 3.0
+
+T = TypeVar("T")
 
 _log = structlog.get_logger(__name__)
 
@@ -59,6 +62,34 @@ class Observer(Protocol):
 def report(what: str, error: Exception) -> None:
     """Write a `bulkwrites.Report` into the log."""
     _log.warning("controller.part_failed", what=what, error=str(error), kind=type(error).__name__)
+
+
+class Counted(Awaitable[T]):
+    """Work with the CPU seconds of its own steps. While it waits, the thread does other work, which does not count:
+    else a short tick beside a long plan would be followed by a long pause.
+    """
+
+    def __init__(self, work: Coroutine[Any, Any, T], cpu: Callable[[], float]) -> None:
+        self.spent_s = 0.0
+        self._work = work
+        self._cpu = cpu
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        step: Callable[[], Any] = functools.partial(self._work.send, None)
+        while True:
+            before = self._cpu()
+            try:
+                waits_for = step()
+            except StopIteration as ended:
+                return ended.value  # type: ignore[no-any-return]  # what the coroutine has returned
+            finally:
+                self.spent_s += self._cpu() - before
+            try:
+                yield waits_for
+            except BaseException as error:  # noqa: BLE001 - it is the work that is canceled
+                step = functools.partial(self._work.throw, error)
+            else:
+                step = functools.partial(self._work.send, None)
 
 
 class Runner:
@@ -126,10 +157,10 @@ class Runner:
         bell = self._bells[controller.name]
         while not self._stopping.is_set():
             bell.clear()
-            before = self._cpu()
-            failures = failures + 1 if not await self._tick(controller) else 0
+            tick = Counted(self._tick(controller), self._cpu)
+            failures = failures + 1 if not await tick else 0
             # A controller with much work looks less often, and the requests that share the interpreter get their turn.
-            await self._sleep(self._stopping, min(PAUSE_MOST_S, PAUSE_PER_CPU_S * (self._cpu() - before)))
+            await self._sleep(self._stopping, min(PAUSE_MOST_S, PAUSE_PER_CPU_S * tick.spent_s))
             await self._rest(controller, bell, failures)
 
     async def _tick(self, controller: Controller) -> bool:

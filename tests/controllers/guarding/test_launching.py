@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
 
 import pytest
 from tests.controllers.plant import STEP_S, Phase, Plant, Server, machine
@@ -11,8 +12,9 @@ from tests.controllers.plant import STEP_S, Phase, Plant, Server, machine
 from oarlock.backends import backends, fake
 from oarlock.controllers import leadership
 from oarlock.controllers.guarding import launching
-from oarlock.lifecycle import deadlines
-from oarlock.spec import attempts
+from oarlock.lifecycle import deadlines, wanting
+from oarlock.spec import attempts, jobs
+from oarlock.spec.reconciling import actions
 
 TURNS = 100
 """Turns of the event loop in which a task of it comes to its next wait, and the guardian hears of that."""
@@ -269,4 +271,62 @@ async def test_a_launch_that_is_broken_off_before_its_first_step_is_forgotten(pl
     for _ in range(TURNS):
         await asyncio.sleep(0)
     assert not plant.server.guardian._launching.underway
+    await plant.is_over()
+
+
+async def test_a_launch_that_ends_makes_room_for_the_next_one_at_once(plant: SlowPlant) -> None:
+    """The guardian's next tick may be far away: in a burst it has thousands of jobs to look at."""
+    for _ in range(4):
+        await plant.submit("{roles: {worker: {count: 2}}}")
+    await plant.steps(lambda: len(plant.backend.launching) == 2)
+    await plant.step()
+    assert len(plant.world.starts) == 0
+    plant.backend.allowed.set()
+    for _ in range(TURNS):
+        await asyncio.sleep(0)
+    assert len(plant.world.starts) == 8, "all four gangs, without a tick"
+    assert plant.backend.most == 2
+    await plant.is_over()
+
+
+async def test_a_job_canceled_while_its_launch_waits_for_its_turn_is_never_made(plant: SlowPlant) -> None:
+    for name in ("j-a", "j-b", "j-gone"):
+        await plant.submit("{roles: {worker: {count: 2}}, grace: 1s}", name=name)
+    await plant.steps(lambda: len(plant.backend.launching) == 2)
+    await plant.step()
+    await plant.intend("j-gone", "cancel")
+    await plant.until_phase("j-gone", Phase.CANCELED)
+    await plant.is_over()
+    assert not [key for key in plant.world.starts if "j-gone" in str(key)]
+
+
+async def test_launches_that_wait_for_their_turn_end_with_the_server(plant: SlowPlant) -> None:
+    for _ in range(3):
+        await plant.submit("{roles: {worker: {count: 2}}}")
+    await plant.steps(lambda: len(plant.backend.launching) == 2)
+    await plant.step()
+    plant.backend.allowed.set()
+    await plant.server.guardian.close()
+    assert len(plant.world.starts) == 4
+
+
+async def test_a_job_that_waits_for_its_turn_is_not_looked_at_again(
+    plant: SlowPlant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thousands may wait, and each tick would find the same for each."""
+    for _ in range(40):
+        await plant.submit("{roles: {worker: {count: 1}}}")
+    await plant.steps(lambda: len(plant.backend.launching) == 4)
+    for _ in range(5):
+        await plant.step()
+    looked: list[str] = []
+    wants = wanting.wants
+
+    def counted(job: jobs.Job, *rest: Any) -> tuple[actions.Action, ...]:
+        looked.append(job.id)
+        return wants(job, *rest)
+
+    monkeypatch.setattr(wanting, "wants", counted)
+    await plant.step()
+    assert looked == []
     await plant.is_over()

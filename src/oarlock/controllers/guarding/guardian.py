@@ -67,7 +67,7 @@ class Guardian:
         self._failures: dict[str, int] = {}
         self._retry_at: dict[str, float] = {}
         self._undelivered: dict[attempts.TaskKey, int] = {}
-        self._calm: dict[str, _Calm] = {}
+        self._looks: dict[str, _Look] = {}
         self._due: float | None = 0.0
 
     def wake_at(self) -> float | None:
@@ -85,17 +85,19 @@ class Guardian:
         await self._reread(now)
         strangers = await self._strangers(seen)
         live = [job for job in self._roster.jobs.values() if job.live is not None and not self._is_being_made(job)]
-        guarded = {job.id: job for job in live if not self._is_calm(job, seen, now)}
+        known = {job.id: look for job in live if (look := self._last_look(job, seen, now)) is not None}
+        guarded = {job.id: job for job in live if job.id not in known}
         due = await self._record(guarded, seen, epoch, now)
         for job_id in guarded:
             if (job := self._roster.jobs.get(job_id)) is not None:
                 guarded[job_id] = job
         wanted = [(job, wanting.wants(job, seen.get(job.id, ()), now)) for job in (*guarded.values(), *strangers)]
-        self._calm = {job.id: self._calm[job.id] for job in live if job.id not in guarded} | {
-            job.id: _Calm(job, seen.get(job.id, []), now, wanting.next_wake(job, now))
+        self._looks = known | {
+            job.id: _Look(job, seen.get(job.id, []), now, wanting.next_wake(job, now), found)
             for job, found in wanted
-            if not found and job.id in guarded and job.id not in due
+            if job.id in guarded and job.id not in due and _only_launches(found)
         }
+        wanted = [(look.job, look.found) for look in known.values()] + wanted
         await self._act([(job, found) for job, found in wanted if found and self._may_act(job.id, now)], epoch, now)
         self._forget(seen)
         self._due = self._next_due(now)
@@ -110,29 +112,32 @@ class Guardian:
     # Observing
 
     def _is_being_made(self, job: jobs.Job) -> bool:
-        """Return whether a launch of the job is under way. Nothing else is done for the job meanwhile. The launch of an
-        attempt that is to end is broken off.
+        """Return whether a launch of the job is begun and not recorded yet. Nothing else is done for the job meanwhile.
+        The launch of an attempt that is to end is broken off.
         """
-        if job.id not in self._launching.underway:
+        if not self._launching.is_begun(job.id):
             return False
         if job.live is None or job.live.stop is not None:
             self._launching.cancel(job.id)
+            return self._launching.is_begun(job.id)
         return True
 
-    def _is_calm(self, job: jobs.Job, seen: Seen, now: float) -> bool:
-        """Return whether the last look left nothing to do, and nothing has changed since.
+    def _last_look(self, job: jobs.Job, seen: Seen, now: float) -> _Look | None:
+        """Return the last look at the job where a new one would find the same.
 
-        That covers the record, the observations and the time. Most gangs are calm most of the time: a thousand cost
-        little.
+        It would while record, observations and time have not changed. Most gangs run, and in a burst most wait for
+        their turn to be launched: a thousand cost little.
         """
-        known = self._calm.get(job.id)
-        return (
+        known = self._looks.get(job.id)
+        if (
             known is not None
             and known.job is job
             and known.at <= now
             and (known.until is None or now < known.until)
             and known.seen == seen.get(job.id, [])
-        )
+        ):
+            return known
+        return None
 
     async def _reread(self, now: float) -> None:
         if not 0 <= now - self._reread_at < REREAD_S:
@@ -275,6 +280,8 @@ class Guardian:
             if job is not None:
                 self._failures.pop(job_id, None)
                 await self._discard(job_id, number, now)
+        # Where nothing was released, the stored job is another one, perhaps by a change without a line in the log.
+        await self._roster.reread(job_id for (job_id, _), job in zip(released, done, strict=True) if job is None)
 
     async def _vacate(self, job: jobs.Job, action: actions.Vacate, epoch: int, now: float) -> None:
         """Free the holdings of tasks that have left for good, in one transaction with the record of it."""
@@ -286,6 +293,8 @@ class Guardian:
         (written,) = await self._free([(job.id, action.attempt)], free, epoch)
         if written is not None:
             self._roster.hold(*written)
+        else:
+            await self._roster.reread([job.id])
 
     async def _free(
         self,
@@ -334,7 +343,7 @@ class Guardian:
         live = [job for job in self._roster.jobs.values() if job.live is not None]
         times = [
             known.until
-            if (known := self._calm.get(job.id)) is not None and known.job is job
+            if (known := self._looks.get(job.id)) is not None and known.job is job
             else wanting.next_wake(job, now)
             for job in live
         ]
@@ -345,13 +354,19 @@ class Guardian:
         return min((at for at in times if at is not None and at > now), default=None)
 
 
-class _Calm(NamedTuple):
-    """A job without actions at `at`, with the observations, and the time until which nothing changes by itself."""
+class _Look(NamedTuple):
+    """A job at `at`, with the observations, the actions found, and the time until which nothing changes by itself."""
 
     job: jobs.Job
     seen: list[observations.Observed]
     at: float
     until: float | None
+    found: tuple[actions.Action, ...]
+
+
+def _only_launches(found: tuple[actions.Action, ...]) -> bool:
+    """Return whether nothing is left to do but launches, which may have to wait for their turn."""
+    return all(isinstance(action, actions.Launch) for action in found)
 
 
 def _by_job(observed: Iterable[observations.Observed]) -> Seen:

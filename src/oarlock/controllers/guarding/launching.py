@@ -1,18 +1,23 @@
 """The launches of gangs: several at a time where the backend can, else one after the other.
 
-    begin   start a task that makes the gang, while the guardian's next ticks go on
+    begin   start a task that makes the gang, while the guardian's next ticks go on; or let the gang wait for its turn
     take    return the outcomes since the last call, to be recorded
 
 A launch is bounded (`deadlines.LAUNCH_BOUND_S`) and belongs to an epoch. When that ends, or the attempt is to end, the
 launch is broken off: every request may be repeated, and the pods that were made are observed. Nothing else is done
 for a job before its launch has ended, so that nothing is made after the release.
+
+A launch that ends makes room for the next one at once: in a burst of thousands, the guardian's ticks are too rare.
 """
 
 from __future__ import annotations
 
 import asyncio
+import collections
 import contextlib
+import functools
 from collections.abc import Awaitable, Callable, Collection
+from typing import NamedTuple
 
 import msgspec
 
@@ -30,9 +35,22 @@ from oarlock.spec.reconciling import actions
 CLOSE_S = 4.0
 """The time that launches have to end by themselves when the server is told to end."""
 
+WAITING_TIMES = 4
+"""So many times the tasks that the backend makes at the same time wait for their turn, and no more: a gang that waits
+longer keeps the facts of its plan for too long."""
 
 OwnerOf = Callable[[jobs.Job], Awaitable[resources.Resource | None]]
 """Returns the object of the cluster that owns the tasks of a job. Raises Unavailable."""
+
+
+class _Waiting(NamedTuple):
+    """A launch that waits for its turn."""
+
+    job: jobs.Job
+    action: actions.Launch
+    held: Collection[holdings.Holding]
+    known: dict[str, nodes.Node]
+    still: backends.Still
 
 
 class Launching:
@@ -51,12 +69,19 @@ class Launching:
         self._settings = settings
         self._report = report
         self._underway: dict[str, tuple[asyncio.Task[None], int]] = {}  # by job, with the number of its tasks
-        self._outcomes: list[tuple[str, events.AnyEvent]] = []
+        self._making = 0  # tasks
+        self._waiting: collections.OrderedDict[str, _Waiting] = collections.OrderedDict()  # by job, in their order
+        self._tasks_waiting = 0
+        self._outcomes: dict[str, events.AnyEvent] = {}  # by job
 
     @property
     def underway(self) -> Collection[str]:
         """Ids of the jobs with a launch that has not ended."""
         return self._underway.keys()
+
+    def is_begun(self, job_id: str) -> bool:
+        """Return whether a launch of the job waits, is under way, or has an outcome that was not taken yet."""
+        return job_id in self._underway or job_id in self._waiting or job_id in self._outcomes
 
     async def begin(
         self,
@@ -66,45 +91,72 @@ class Launching:
         known: dict[str, nodes.Node],
         still: backends.Still,
     ) -> bool:
-        """Launch these tasks; return False where as many as the backend can make at the same time are under way.
+        """Launch these tasks, at once or in their turn; return False where too many wait for their turn.
 
         `still` says whether the epoch goes on.
         """
         if self._backend.tasks_at_once == 1:
-            self._outcomes.append((job.id, await self._launch(job, action, held, known, still)))
+            self._outcomes[job.id] = await self._launch(job, action, held, known, still)
             return True
-        count = len(action.tasks)
-        making = sum(number for _, number in self._underway.values())
-        if making and making + count > self._backend.tasks_at_once:
+        if self._tasks_waiting >= WAITING_TIMES * self._backend.tasks_at_once:
             return False
-
-        async def launch() -> None:
-            with contextlib.suppress(errors.StaleEpoch):
-                outcome = await self._launch(job, action, held, known, still)
-                self._outcomes.append((job.id, outcome))
-
-        task = asyncio.create_task(launch(), name=f"launch {job.id}")
-        self._underway[job.id] = task, count
-        task.add_done_callback(lambda _: self._underway.pop(job.id))  # also one that was canceled before its first step
+        self._waiting[job.id] = _Waiting(job, action, held, known, still)
+        self._tasks_waiting += len(action.tasks)
+        self._begin_waiting()
         return True
+
+    def _begin_waiting(self) -> None:
+        """Begin the launches that wait, as far as the backend can make more tasks at the same time."""
+        while self._waiting:
+            first = next(iter(self._waiting.values()))
+            count = len(first.action.tasks)
+            if self._making and self._making + count > self._backend.tasks_at_once:
+                return
+            self._drop(first.job.id)
+            task = asyncio.create_task(self._one(first), name=f"launch {first.job.id}")
+            self._underway[first.job.id] = task, count
+            self._making += count
+            task.add_done_callback(functools.partial(self._ended, first.job.id))
+
+    async def _one(self, launch: _Waiting) -> None:
+        with contextlib.suppress(errors.StaleEpoch):
+            self._outcomes[launch.job.id] = await self._launch(*launch)
+
+    def _ended(self, job_id: str, _: asyncio.Task[None]) -> None:
+        """Take note that a launch has ended, also one that was canceled before its first step."""
+        _, count = self._underway.pop(job_id)
+        self._making -= count
+        self._begin_waiting()
+
+    def _drop(self, job_id: str) -> None:
+        self._tasks_waiting -= len(self._waiting.pop(job_id).action.tasks)
+
+    def _drop_all(self) -> None:
+        self._waiting.clear()
+        self._tasks_waiting = 0
 
     def take(self) -> list[tuple[str, events.AnyEvent]]:
         """Return the outcomes since the last call, by job."""
-        taken, self._outcomes = self._outcomes, []
-        return taken
+        taken, self._outcomes = self._outcomes, {}
+        return list(taken.items())
 
     def cancel(self, job_id: str) -> None:
         """Break the job's launch off. It is under way until its requests have ended."""
-        self._underway[job_id][0].cancel()
+        if job_id in self._waiting:
+            self._drop(job_id)
+        elif job_id in self._underway:
+            self._underway[job_id][0].cancel()
 
     def cancel_all(self) -> None:
         """Break all launches off and forget their outcomes: another server decides what becomes of the tasks."""
+        self._drop_all()
         for task, _ in self._underway.values():
             task.cancel()
-        self._outcomes = []
+        self._outcomes = {}
 
     async def close(self) -> None:
         """Return once no launch is under way: those that do not end soon are broken off."""
+        self._drop_all()
         tasks = [task for task, _ in self._underway.values()]
         if tasks:
             await asyncio.wait(tasks, timeout=CLOSE_S)
