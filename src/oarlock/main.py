@@ -62,7 +62,7 @@ def serve(settings: Settings) -> None:
 
     Raises Conflict where the home has a server already, Unavailable where home, store or port cannot be used.
     """
-    from oarlock.api.process import arming, connections, ending, homefolder, serverlog
+    from oarlock.api.process import arming, collecting, connections, ending, homefolder, serverlog
 
     home = homefolder.Home(settings.home)
     home.lock()
@@ -70,6 +70,7 @@ def serve(settings: Settings) -> None:
         serverlog.open_log(settings.home / "server.log", settings.log_level.upper())
         arming.arm(os.environ)
         connections.allow_many()
+        collecting.rarely()
         ending.without_collection()
         asyncio.run(Server(settings, home).run())
     finally:
@@ -446,8 +447,7 @@ class Engine:
         from oarlock.data import jobarchive
         from oarlock.scheduler import planning
 
-        store, kept, root, settings = self._store, self._kept, self._settings.home, self._settings
-        clock = self.clock
+        store, kept, clock, settings = self._store, self._kept, self.clock, self._settings
         holder = succession.holder(
             succession.home_id(settings.home), f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         )
@@ -491,7 +491,7 @@ class Engine:
                     kept.logs,
                     kept.metrics,
                     kept.blobs,
-                    jobarchive.ArchiveFile(root / "archive.jsonl"),
+                    jobarchive.ArchiveFile(settings.home / "archive.jsonl"),
                     kept.checkpoints,
                     kept.results,
                     clock=clock,
