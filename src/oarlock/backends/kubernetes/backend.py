@@ -24,6 +24,7 @@ import structlog
 from oarlock.backends import backends
 from oarlock.backends.kubernetes import (
     bars,
+    boundpods,
     clusterstate,
     noderequests,
     places,
@@ -54,6 +55,9 @@ SERVER_CONTAINER = "server"
 """The server's container in its own pod, where others may stand beside it."""
 
 State = observations.State
+
+_REFUSALS = (errors.Forbidden, errors.InvalidInput, errors.NotFound, errors.TooLarge)
+"""Answers to a request that would be the same the next time."""
 
 T = TypeVar("T")
 
@@ -105,6 +109,7 @@ class KubernetesBackend:
         )
         self._places = places.Places(self._state, self._own, monotonic=monotonic)
         self._bars = bars.Bars(monotonic=monotonic)
+        self._bound = boundpods.BoundPods(monotonic=monotonic)
         self._claims = steering.Claims(api, site, monotonic=monotonic)
         self._devices = steering.DeviceClaims(api, site, monotonic=monotonic)
         self._monotonic = monotonic
@@ -257,13 +262,14 @@ class KubernetesBackend:
             await self._devices.require()
         local = await self._claims.local(new)
         steered = bool(local) or claiming or self._site.mode is Mode.STEER
-        manifests = rendering.gang(new, self._site, steered=steered)
+        bound = not steered and len(wanted) == 1 and self._bound.may(new)
+        manifests = rendering.gang(new, self._site, steered=steered, bound=bound)
         nodes = {one.key: one.holding.node for one in wanted}
         try:
             self._places.take(nodes)  # first: the check reserves the amounts, and with them the tasks count as there
             self._check_fit({one.key: one.holding.amount for one in wanted}, nodes)
-            made = {**there, **await self._make(manifests, still if steered else backends.always)}
-            self._check_returned(wanted, made)
+            made = {**there, **await self._make(manifests, still if steered or bound else backends.always)}
+            await self._check_made(wanted, made, new)
             ours: list[backends.TaskLaunch] = []
             theirs: list[backends.TaskLaunch] = []
             for one in wanted:
@@ -339,7 +345,14 @@ class KubernetesBackend:
     async def _create_pod(self, manifest: rendering.Manifest, still: backends.Still) -> objects.Pod:
         """Create the pod, which is observed from now on, whatever becomes of the others."""
         backends.check(still)
-        made = await self._create("pods", manifest, objects.Pod)
+        try:
+            made = await self._create("pods", manifest, objects.Pod)
+        except errors.Unavailable as error:
+            if "nodeName" not in manifest["spec"] or not isinstance(error.__cause__, _REFUSALS):
+                raise
+            backends.check(still)
+            made = await self._create("pods", rendering.unbound(manifest), objects.Pod)
+            self._bound.refused(error.message)
         self._own.put(made)
         return made
 
@@ -354,32 +367,51 @@ class KubernetesBackend:
         except errors.Conflict as error:
             if answers.reason(error) != answers.ALREADY_EXISTS:
                 raise _refused(name, error) from error
-        except (errors.Forbidden, errors.InvalidInput, errors.NotFound, errors.TooLarge) as error:
+        except _REFUSALS as error:
             raise _refused(name, error) from error
         there = await self._api.get(f"{self._path(plural)}/{name}", objects.Bare)
         if there.metadata.labels != manifest["metadata"]["labels"]:
             raise errors.Unavailable(f"the name {name} belongs to another object", hint="Delete or rename it.")
         return await self._api.get(f"{self._path(plural)}/{name}", kind)
 
+    async def _check_made(
+        self,
+        tasks: Sequence[backends.TaskLaunch],
+        made: dict[attempts.TaskKey, objects.Pod],
+        new: Sequence[backends.TaskLaunch],
+    ) -> None:
+        """Check the pods as the API server returned them. A pod that was created bound, and must not be, is removed at
+        once: the agent in it has not started yet.
+        """
+        bound = {one.key: made[one.key] for one in new if made[one.key].spec.node_name}
+        try:
+            self._check_returned([one for one in tasks if one.key in bound or not made[one.key].spec.node_name], made)
+        except errors.Unavailable:
+            with contextlib.suppress(errors.OarlockError):  # the guardian removes it, too
+                await self._all(self._delete(pod, KILL_GRACE_S) for pod in bound.values())
+            raise
+
     def _check_returned(self, tasks: Sequence[backends.TaskLaunch], made: dict[attempts.TaskKey, objects.Pod]) -> None:
         """Check the pods as the API server returned them: webhooks and limit ranges change requests, and pods of others
         may have come since the first check.
         """
-        unbound = [one for one in tasks if not made[one.key].spec.node_name]
-        needs = {one.key: clusterstate.needs(made[one.key].spec, self._site.gpu_resource) for one in unbound}
-        for one in unbound:
+        needs = {one.key: clusterstate.needs(made[one.key].spec, self._site.gpu_resource) for one in tasks}
+        for one in tasks:
             pod = made[one.key]
             wanted = self._site.scheduler if podstates.is_steered(pod.metadata) else rendering.SCHEDULER
+            self._bound.returned(
+                one, unchanged=pod.spec.scheduler_name == wanted and needs[one.key] == one.holding.amount
+            )
             if pod.spec.scheduler_name != wanted:
                 raise errors.Unavailable(
                     f"a webhook gave the pod of {one.key} to the scheduler {pod.spec.scheduler_name}",
                     hint="Exclude the namespace from the webhook.",
                 )
             self._devices.check_returned(one, pod)
-        changed = {one.key for one in unbound if needs[one.key] != one.holding.amount}
+        changed = {one.key for one in tasks if needs[one.key] != one.holding.amount}
         if changed:
             _log.info("kubernetes.requests_changed", pods=len(changed))
-        self._check_fit(needs, {one.key: one.holding.node for one in unbound})
+        self._check_fit(needs, {one.key: one.holding.node for one in tasks})
 
     async def _bind(self, one: backends.TaskLaunch, pod: objects.Pod, still: backends.Still) -> None:
         """Bind the pod, unless it is bound there. Raises Unavailable."""
@@ -442,13 +474,15 @@ class KubernetesBackend:
 
     async def _all(self, work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
         """Do all of it, some at a time; raise the first error once all of them have ended."""
+        listed = list(work)
+        if len(listed) == 1:
+            return [await listed[0]]
         limit = asyncio.Semaphore(AT_ONCE)
 
         async def limited(one: Coroutine[Any, Any, T]) -> T:
             async with limit:
                 return await one
 
-        listed = list(work)
         try:
             done = await asyncio.gather(*(limited(one) for one in listed), return_exceptions=True)
         finally:

@@ -42,6 +42,8 @@ class Cluster:
         self.binds = asyncio.Event()
         self.binds.set()
         self.asked = 0  # creations of pods
+        self.binds_asked = 0
+        self.admits: Callable[[dict[str, Any]], dict[str, Any]] = lambda pod: pod  # a webhook
         self.after_first_page: Callable[[], object] | None = None  # then the list of our pods fails, once
         self._versions = itertools.count(1)
         self._watches: list[tuple[str, asyncio.Queue[bytes]]] = []
@@ -77,7 +79,11 @@ class Cluster:
 
     async def _create(self, body: dict[str, Any]) -> dict[str, Any]:
         await self.creates.wait()
-        return self.add(body)
+        made = self.add(self.admits(body))
+        if node := body["spec"].get("nodeName"):
+            self.bound.append((made["metadata"]["name"], node))
+            self.change(made["metadata"]["name"], status=self.runs.get(node, {"phase": "Pending"}))
+        return made
 
     async def get(self, path: str, kind: Any) -> Any:
         name = path.rsplit("/", 1)[1]
@@ -88,6 +94,7 @@ class Cluster:
         return _as(self.pods[name], kind)
 
     async def bind(self, namespace: str, name: str, uid: str, node: str) -> None:
+        self.binds_asked += 1
         await self.binds.wait()
         pod = self.pods[name]
         assert pod["metadata"]["uid"] == uid

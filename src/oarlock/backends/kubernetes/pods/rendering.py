@@ -77,10 +77,10 @@ _CLAIM = "/oarlock/claim"
 """The whole claim of checkpoints, which the init container alone sees. A kubelet would make a `subPath` as root."""
 
 
-def pod(one: backends.TaskLaunch, site: Site, secret: str, *, steered: bool = False) -> Manifest:
+def pod(one: backends.TaskLaunch, site: Site, secret: str, *, steered: bool = False, bound: bool = False) -> Manifest:
     """Return the pod of one incarnation. `secret` names the Secret that holds its assignment. Raises InvalidInput.
 
-    `steered` lets the stock scheduler bind it, to the node of the plan.
+    `steered` lets the stock scheduler bind it, to the node of the plan. `bound` binds it there from the beginning.
     """
     key, profiles = one.key, _profiles(one, site)
     bound_by = {labels.BOUND_BY: site.scheduler} if steered else {}
@@ -101,6 +101,7 @@ def pod(one: backends.TaskLaunch, site: Site, secret: str, *, steered: bool = Fa
         "spec": {
             "schedulerName": site.scheduler if steered else SCHEDULER,
             **({"affinity": _affinity(one.holding.node)} if steered else {}),
+            **({"nodeName": one.holding.node} if bound else {}),
             "restartPolicy": "Never",
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
@@ -145,6 +146,11 @@ def _affinity(node: str) -> Manifest:
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [there]}}}
 
 
+def unbound(manifest: Manifest) -> Manifest:
+    """Return the manifest of a pod without the name of a node."""
+    return {**manifest, "spec": {name: value for name, value in manifest["spec"].items() if name != "nodeName"}}
+
+
 class Gang(NamedTuple):
     """The objects of a gang. The Secrets are created first, so that a pod never lacks its own."""
 
@@ -152,12 +158,12 @@ class Gang(NamedTuple):
     pods: dict[attempts.TaskKey, Manifest]
 
 
-def gang(launches: Sequence[backends.TaskLaunch], site: Site, *, steered: bool = False) -> Gang:
+def gang(launches: Sequence[backends.TaskLaunch], site: Site, *, steered: bool = False, bound: bool = False) -> Gang:
     """Return the objects that a launch creates. Raises InvalidInput."""
     by_key = {one.key: one for one in launches}
     found = secrets(launches, site)
     named = {key: manifest["metadata"]["name"] for manifest, keys in found for key in keys}
-    pods = {key: pod(one, site, named[key], steered=steered) for key, one in by_key.items()}
+    pods = {key: pod(one, site, named[key], steered=steered, bound=bound) for key, one in by_key.items()}
     return Gang([manifest for manifest, _ in found], pods)
 
 
