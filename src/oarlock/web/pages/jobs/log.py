@@ -8,6 +8,7 @@ import re
 from collections.abc import AsyncIterator
 from typing import Any
 
+import markupsafe
 import msgspec
 from starlette import responses
 
@@ -17,6 +18,7 @@ from oarlock.spec import errors, jobs, phases
 from oarlock.web import routing
 from oarlock.web.access import visits
 from oarlock.web.drawing import folding, terminal
+from oarlock.web.rendering import loglines, templating
 
 SHOWN = 1000
 AROUND = 500
@@ -47,9 +49,8 @@ class Search(msgspec.Struct, frozen=True):
 async def show(visit: visits.Visit) -> routing.Filled:
     client = visit.client
     job = await client.job(visit.parameters["job"])
-    now = (await client.summaries(limit=1)).now
     chosen = _chosen(visit)
-    choice = _choice(chosen, now)
+    choice = _choice(chosen, visit.server.now)
     line, search, blamed = visit.asked("line"), None, ""
     place = visit.asked("at") or "end"
     if chosen["q"]:
@@ -98,7 +99,7 @@ async def download(visit: visits.Visit) -> responses.StreamingResponse:
     """Return the text as the tasks wrote it; with the task's name before each line if there are several."""
     job = await visit.client.job(visit.parameters["job"])
     chosen = _chosen(visit)
-    choice = _choice(chosen, (await visit.client.summaries(limit=1)).now)
+    choice = _choice(chosen, visit.server.now)
     await visit.client.log_page(job.id, choice)  # refuses a task or an attempt that is not there
     alone = choice.index is not None or len({task.name for one in job.attempts for task in one.tasks}) < 2
     headers = {"content-disposition": f'attachment; filename="{job.name}.log"'}
@@ -131,36 +132,41 @@ def _lines(job: jobs.Job, page: storage.LogPage, chosen: dict[str, Any], line: s
     widths = [terminal.MOST_CHARACTERS if size < MOST_CHARACTERS else FEW_CHARACTERS for size in sizes]
     several = len({task.name for attempt in job.attempts for task in attempt.tasks}) > 1
     kept = {name: value for name, value in chosen.items() if value}
+    to = f"{templating.job_path(job.id)}/log{templating.query(kept) + '&' if kept else '?'}line="
+    shown = [_row(row, chosen, line, to, most, several=several) for row, most in zip(rows, widths, strict=False)]
     return {
         "job": job,
         "chosen": chosen,
         "kept": kept,
         "page": page,
-        "rows": [_row(row, chosen, line, most) for row, most in zip(rows, widths, strict=False)],
-        "several": several,
+        "rows": markupsafe.Markup("".join(shown)),  # escaped in each row
         "poll_ms": 0 if job.terminal else 500 if job.phase in phases.RUNNING else 5000,
     }
 
 
-def _row(row: folding.Row, chosen: dict[str, Any], line: str, most: int) -> dict[str, Any]:
-    runs = terminal.runs(row.line.text, most)
+def _row(row: folding.Row, chosen: dict[str, Any], line: str, to: str, most: int, *, several: bool) -> str:
+    one = row.line
     plain = chosen["q"] if not chosen["regex"] else ""
     here = line in row.addresses
     words = {
         "chosen": here,
-        "err": row.line.stream.startswith("stderr"),
+        "err": one.stream.startswith("stderr"),
         "open": row.open,
-        "part": row.line.partial,
+        "part": one.partial,
         "redrawn": row.redrawn,
     }
-    return {
-        "address": line if here else row.address,
-        "line": row.line,
-        "classes": " ".join(word for word, holds in words.items() if holds),
-        "count": 1 + len(row.others),
-        "tasks": folding.named([row.line.task, *row.others]) if row.others else "",
-        "runs": [part for run in runs for part in _marked(run, plain, exact=bool(chosen["exact"]))],
-    }
+    return loglines.row(
+        address=line if here else row.address,
+        classes=" ".join(word for word, holds in words.items() if holds),
+        to=to,
+        at=one.at,
+        origin=one.task if several else one.offset,
+        tasks=folding.named([one.task, *row.others]) if row.others else "",
+        count=1 + len(row.others),
+        parts=[
+            part for run in terminal.runs(one.text, most) for part in _marked(run, plain, exact=bool(chosen["exact"]))
+        ],
+    )
 
 
 def _marked(run: terminal.Run, text: str, *, exact: bool) -> list[tuple[str, str, bool]]:
