@@ -100,15 +100,23 @@ class Pages:
         if self._settings.of_api(scope):
             await self._api(scope, receive, send)
             return
-        response = await self._answer(scope, receive)
-        if isinstance(response, responses.Response):
-            await self._drawing(compressing.compress, response, dict(scope["headers"]))
+        response: types.ASGIApp | None = self._file(scope)
+        if response is None:
+            response = await self._answer(scope, receive)
+            if isinstance(response, responses.Response):
+                await self._drawing(compressing.compress, response, dict(scope["headers"]))
         with contextlib.suppress(ConnectionError):  # the browser is gone
             await response(scope, receive, _guarded(send, stored=scope["path"].startswith("/static/")))
 
+    def _file(self, scope: types.Scope) -> responses.Response | None:
+        """Return a static file at once, compressed already: the first paint of a page waits for it."""
+        if scope["method"] not in origins.SAFE or (asset := self._assets.find(scope["path"])) is None:
+            return None
+        response = responses.Response(asset.content, media_type=asset.media, headers={"vary": "accept-encoding"})
+        compressing.compress(response, dict(scope["headers"]))
+        return response
+
     async def _answer(self, scope: types.Scope, receive: types.Receive) -> types.ASGIApp:
-        if (asset := self._assets.find(scope["path"])) is not None and scope["method"] in origins.SAFE:
-            return responses.Response(asset.content, media_type=asset.media, headers={"vary": "accept-encoding"})
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         secret = self._cookie.read(headers.get("cookie", ""))
         visit = visits.Visit(scope, receive, self._api, secret, self._cookie, self._busy, self._turns, self._feeds)

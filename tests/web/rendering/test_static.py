@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import re
 import tomllib
 
+import pytest
 from tests.web import browsers
 
 from oarlock.web.rendering import assets
@@ -27,6 +29,26 @@ def test_vendored_files_match_their_checksums() -> None:
 def test_our_own_scripts_are_small() -> None:
     own = b"".join(path.read_bytes() for path in sorted(assets.FOLDER.glob("*.js")))
     assert 500 < len(gzip.compress(own)) <= OWN_BYTES
+
+
+def test_files_that_a_page_loads_as_one_are_whole_strict_and_no_files_of_their_own() -> None:
+    found = assets.Assets()
+    for whole, parts in assets.TOGETHER.items():
+        file = found.find(found.path(whole))
+        assert file is not None
+        assert file.content == b"".join((assets.FOLDER / part).read_bytes() for part in parts)
+        code = [line for line in file.content.decode().splitlines() if not line.startswith("//")]
+        assert code[0] == '"use strict";'  # else the browser takes the whole file for sloppy code
+        for part in parts:
+            with pytest.raises(KeyError):
+                found.path(part)
+
+
+async def test_a_page_loads_few_files(rig: browsers.WebRig) -> None:
+    """Each file costs a first visit a request, which other requests wait for."""
+    async with rig.browser("ann") as browser:
+        page = (await browser.get("/jobs")).text
+        assert len(set(re.findall(r'"(/static/[^"]+)"', page))) <= 5
 
 
 async def test_pages_and_files_are_compressed_and_streams_are_not(rig: browsers.WebRig) -> None:

@@ -9,6 +9,8 @@ import msgspec
 
 FOLDER = Path(__file__).parents[1] / "static"
 TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
+TOGETHER = {"frame.js": ("patching.js", "times.js", "live.js", "keys.js", "reading.js")}
+"""Files that a page loads as one: each request costs a first visit time, of the browser and of the server."""
 _DIGITS = 12
 
 
@@ -23,14 +25,15 @@ class Assets:
     def __init__(self, folder: Path = FOLDER) -> None:
         self._paths: dict[str, str] = {}
         self._files: dict[str, Asset] = {}
-        for file in sorted(folder.rglob("*")):
-            if file.suffix not in TYPES:
-                continue
-            content = file.read_bytes()
+        files = {file.name: file.read_bytes() for file in sorted(folder.rglob("*")) if file.suffix in TYPES}
+        for whole, parts in TOGETHER.items():
+            files[whole] = b"".join(files.pop(part) for part in parts)
+        for name, content in files.items():
+            stem, dot, kind = name.rpartition(".")
             digest = hashlib.sha256(content).hexdigest()[:_DIGITS]
-            path = f"/static/{file.stem}.{digest}{file.suffix}"
-            self._paths[file.name] = path
-            self._files[path] = Asset(content, TYPES[file.suffix])
+            path = f"/static/{stem}.{digest}{dot}{kind}"
+            self._paths[name] = path
+            self._files[path] = Asset(content, TYPES[dot + kind])
 
     def path(self, name: str) -> str:
         return self._paths[name]
