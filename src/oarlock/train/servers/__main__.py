@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 
+from oarlock.train.servers.model import optimizers
 from oarlock.train.servers.process import server, snapshots
 
 _OTHERS_S = 30.0
@@ -37,6 +38,7 @@ def main(arguments: list[str]) -> int:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     snapshot = None if child else _snapshot(address)
     made = server.Server((host.strip("[]"), int(port)), token, device=device, snapshot=snapshot)
+    threading.Thread(target=optimizers.prepare, daemon=True).start()  # workers may connect meanwhile
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     if child:
         sys.stdout.write(f"{made.port}\n")

@@ -42,6 +42,13 @@ def settings_of(optimizer: optim.Optimizer) -> list[dict[str, Any]]:
     ]
 
 
+def prepare() -> None:
+    """Import what torch imports with the first optimizer of a process. That takes about as long as torch itself, and
+    workers should not wait for it in a step.
+    """
+    optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
+
+
 def build(
     kind: str, settings: Sequence[Mapping[str, Any]], members: Sequence[Sequence[nn.Parameter]]
 ) -> optim.Optimizer:
