@@ -41,6 +41,7 @@ def sum_up(folder: Path) -> None:
         seen.write_text(seen.read_text() + "." if seen.exists() else ".")
         return {"none": 2.0, "dgc": 1.0}
 
+    automatic.may_win = lambda *_: True
     automatic.predict = predict
     if name == "c":
         automatic.Automatic._try = dies_while_measuring  # type: ignore[method-assign]

@@ -60,6 +60,7 @@ def dying() -> Iterator[addresses.Addresses]:
 
 
 def served(folder: Path) -> None:
+    automatic.may_win = lambda *_: True
     automatic.predict = lambda ranks: {"none": 2.0, "ps": 1.0}  # type: ignore[assignment]
     world = train.init()
     torch.manual_seed(1)

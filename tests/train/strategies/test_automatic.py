@@ -63,6 +63,31 @@ def test_a_late_rank_makes_no_link_slow() -> None:
     assert list(automatic.predict([late, unknown])) == ["none"], "one rank has not measured it"
 
 
+def test_a_candidate_that_cannot_be_chosen_is_not_tried() -> None:
+    """As much is chosen as if all candidates were measured."""
+    dense = Measured(2.1, 2.0, {})
+    slow = dense.with_exchange("dgc", 0.1)
+    assert all(automatic.may_win(kind, [dense, dense]) for kind in automatic.CANDIDATES)
+    assert not automatic.may_win("bf16", [slow, slow]), "half of the bytes take a second"
+    assert not automatic.may_win("ps", [slow, slow])
+    assert automatic.may_win("powersgd", [slow, slow]), "which may be as short"
+    fast = Measured(0.1, 0.004, {})
+    assert not any(automatic.may_win(kind, [fast, fast]) for kind in automatic.CANDIDATES[1:])
+    late = Measured(0.1, 0.09, {})
+    assert not any(automatic.may_win(kind, [fast, late]) for kind in automatic.CANDIDATES[1:]), "not by the link"
+    for rate in LINKS_BYTES_PER_S.values():
+        for size, own_s in MODELS.values():
+            whole = measured(size, own_s, rate)
+            known = whole._replace(exchange_s={})
+            tried = []
+            for kind in reversed(automatic.LOSSY):
+                if automatic.may_win(kind, [known]):
+                    tried.append(kind)
+                    known = known.with_exchange(kind, whole.exchange_s[kind])
+            chosen = [automatic.choose(automatic.predict([one])) for one in (whole, known)]
+            assert chosen[0] == chosen[1], tried
+
+
 def test_auto_is_the_default_and_only_its_compression_is_lossy() -> None:
     dense = choices.Choice("allreduce")
     assert choices.choose(None, None, {}) == dense
@@ -149,6 +174,7 @@ def over_a_slow_link() -> None:
 def over_a_very_slow_link() -> None:
     """One step tells enough of it, and one exchange of each candidate."""
     automatic.ENOUGH_S = automatic.LONG_S = 0.0
+    automatic.may_win = lambda *_: True
     tried: list[type] = []
     for kind in (AllReduce, WholeGradient):
         sound = kind.rehearse
@@ -170,6 +196,46 @@ def over_a_very_slow_link() -> None:
     assert len(tried) == len(automatic.LOSSY) == len(set(tried))
 
 
+def over_a_link_that_is_fast_enough() -> None:
+    """Nothing is measured where no exchange could make the step shorter. All else is as if dense were named."""
+    automatic.Automatic._try = None  # type: ignore[assignment, method-assign]
+    sound = automatic.Automatic._knows_enough
+
+    def knows_enough(self: Any) -> bool:
+        self._steps = [(0.1, 0.001)] * len(self._steps)
+        return sound(self)
+
+    automatic.Automatic._knows_enough = knows_enough  # type: ignore[method-assign]
+    model = nn.Linear(16, 16)
+    train.data_parallel(model, torch.optim.SGD(model.parameters(), 0.01), compression="auto")
+    some_steps(model, torch.optim.SGD(model.parameters(), 0.01), 16, automatic.WARM_UP + automatic.MEASURED + 3)
+    strategy = dataparallel.strategy_of(model)
+    assert strategy is not None
+    assert strategy.choice() == {"exchange": "none"}
+
+
+def over_a_link_with_pauses() -> None:
+    """An exchange that was disturbed is not the measure of its candidate: the shortest of several is."""
+    automatic.may_win = lambda kind, _: kind == "bf16"
+    automatic.LONG_S = 10.0
+    sound, tries, seen = automatic.Automatic._once, [], []
+
+    def once(self: Any, *args: Any) -> float:
+        tries.append(sound(self, *args))
+        return 0.001 if len(tries) == automatic.MOST_TRIES else 1.0
+
+    def predict(ranks: Sequence[Measured]) -> Mapping[str, float]:
+        seen.append([one.exchange_s["bf16"] for one in ranks])
+        return {"none": 1.0}
+
+    automatic.Automatic._once, automatic.predict = once, predict  # type: ignore[method-assign, assignment]
+    model = nn.Linear(16, 16)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    train.data_parallel(model, optimizer, compression="auto")
+    some_steps(model, optimizer, 16, automatic.WARM_UP + automatic.MEASURED + 3)
+    assert seen == [[0.001, 0.001]]
+
+
 def for_adam() -> None:
     """Candidates that do not fit the optimizer are left out."""
     model = nn.Linear(16, 16)
@@ -181,9 +247,10 @@ def for_adam() -> None:
         seen.append(list(ranks[0].exchange_s))
         return {"none": 2.0, "bf16": 1.0}
 
+    automatic.may_win = lambda *_: True
     automatic.predict = predict  # type: ignore[assignment]
     some_steps(model, optimizer, 16, automatic.WARM_UP + automatic.MEASURED + 3)
-    assert seen == [["bf16", "powersgd"]]
+    assert seen == [["powersgd", "bf16"]]
     bytes_before = dataparallel.strategy_of(model).figures.sent_bytes  # type: ignore[union-attr]
     some_steps(model, optimizer, 16, 1)
     sent = dataparallel.strategy_of(model).figures.sent_bytes - bytes_before  # type: ignore[union-attr]
@@ -192,6 +259,7 @@ def for_adam() -> None:
 
 def without_a_trace() -> None:
     """The measurements change nothing: not the gradients, not the momentum, not the hooks of the optimizer."""
+    automatic.may_win = lambda *_: True
     automatic.predict = lambda ranks: {"none": 1.0, "dgc": 2.0}  # type: ignore[assignment]
     results = []
     for compression in ("auto", "none"):
@@ -207,7 +275,16 @@ def without_a_trace() -> None:
 
 
 @pytest.mark.parametrize(
-    "target", [without_permission, over_a_slow_link, over_a_very_slow_link, for_adam, without_a_trace]
+    "target",
+    [
+        without_permission,
+        over_a_slow_link,
+        over_a_very_slow_link,
+        over_a_link_that_is_fast_enough,
+        over_a_link_with_pauses,
+        for_adam,
+        without_a_trace,
+    ],
 )
 def test_two_ranks(target: Any, tmp_path: Path) -> None:
     assert crew.run(target, folder=tmp_path) == [0, 0], crew.output(tmp_path)
@@ -227,6 +304,7 @@ def learn(folder: Path, kind: str, steps: int, stop: int | None, compression: st
         (folder / "chosen").touch()
         return {"none": 2.0, kind: 1.0}
 
+    automatic.may_win = lambda *_: True
     automatic.predict = predict  # type: ignore[assignment]
     world = train.init()
     torch.manual_seed(1 + world.rank)
@@ -278,6 +356,7 @@ def beside_servers() -> None:
     results = {}
     for kind in ("ps", "none", "allreduce"):
         steps = {"none": 2.0, "ps": 1.0 if kind == "ps" else 3.0}
+        automatic.may_win = lambda *_: True
         automatic.predict = lambda ranks, steps=steps: steps  # type: ignore[assignment]
         if kind == "allreduce":
             os.environ[choices.VARIABLE] = '{"kind": "allreduce"}'
@@ -304,6 +383,7 @@ def test_beside_servers_the_weights_are_those_of_allreduce(tmp_path: Path) -> No
 
 def pairs_of_models(folder: Path) -> None:
     """Two models of one script: other shapes, or equal ones with other weights. The servers seem fast to each."""
+    automatic.may_win = lambda *_: True
     automatic.predict = lambda ranks: {kind: 1.0 if kind == "ps" else 2.0 for kind in ("none", *ranks[0].exchange_s)}  # type: ignore[assignment]
     for width in (6, 3):
         results = []
@@ -341,6 +421,7 @@ def test_the_servers_hold_one_of_two_models(tmp_path: Path) -> None:
 
 def refused_by_the_servers() -> None:
     """On one rank alone: while it connects, then while it exchanges."""
+    automatic.may_win = lambda *_: True
     for broken in ("open", "take"):
         sound = getattr(remotes.Remote, broken)
 

@@ -8,6 +8,9 @@ then
 
     the longest step of any rank without its waiting for gradients  +  the seconds of the candidate's exchange
 
+A candidate that cannot be chosen any more makes no exchange: none does where the dense step is hardly longer than its
+computing, and none of half the dense bytes or more where another candidate saves far more than half of the waiting.
+
 All ranks know all measurements, so they choose the same candidate. It takes part from the next backward pass on. A
 checkpoint holds the choice, and a resumed run keeps it where it is still permitted. A run that is resumed from before
 the choice, or without permission for it, measures anew.
@@ -47,11 +50,17 @@ CANDIDATES = (DENSE, SERVERS, *LOSSY)
 """Dense allreduce, parameter servers and the compressions to choose from, the most exact first."""
 WARM_UP = 3
 MEASURED = 5
-ENOUGH_S = 2.0
+ENOUGH_S = 1.0
 """So much waiting for gradients tells enough of a slow link: no more dense steps are made only to measure them."""
-TRIES = 2
-LONG_S = 0.5
-"""An exchange that takes so long is tried once."""
+MOST_TRIES = 5
+LONG_S = 0.4
+"""A candidate makes no further exchange once its exchanges have taken so long together. The shortest one counts, and
+one of two was often disturbed by other programs of the machine.
+"""
+LEAST_PART = {SERVERS: 0.5, "bf16": 0.5}
+"""The part of the dense bytes that a host sends or receives at least: half the bytes in 16 bits, and with servers on
+hosts of their own every gradient once, where a ring sends it almost twice.
+"""
 MARGIN = 0.05
 """A more exact candidate is chosen, if its step takes at most so much longer than the shortest."""
 Exchange = Union[AllReduce, WholeGradient, ParameterServers]  # evaluated, by a Python that may be 3.9
@@ -66,18 +75,33 @@ class Measured(NamedTuple):
     wait_s: float
     exchange_s: Mapping[str, float]
 
+    def with_exchange(self, kind: str, took_s: float) -> Measured:
+        return self._replace(exchange_s={**self.exchange_s, kind: took_s})
+
 
 def predict(ranks: Sequence[Measured]) -> dict[str, float]:
     """Return the seconds of a step with each candidate that all ranks have measured.
 
     A rank that comes late makes the others wait, so the shortest waiting is that for the link alone.
     """
-    own_s = max(max(0.0, one.step_s - one.wait_s) for one in ranks)
-    steps = {DENSE: own_s + min(one.wait_s for one in ranks)}
+    own_s, wait_s = _computing_and_waiting(ranks)
+    steps = {DENSE: own_s + wait_s}
     for kind in CANDIDATES:
         if all(kind in one.exchange_s for one in ranks):
             steps[kind] = own_s + max(one.exchange_s[kind] for one in ranks)
     return steps
+
+
+def may_win(kind: str, ranks: Sequence[Measured]) -> bool:
+    """Return whether `choose` may return this candidate, which is not measured, by its bytes and the others' steps."""
+    own_s, wait_s = _computing_and_waiting(ranks)
+    steps = predict(ranks)
+    least_s = own_s + wait_s * LEAST_PART.get(kind, 0.0)
+    return steps[DENSE] > (1 + MARGIN) * own_s and least_s <= (1 + MARGIN) * min(steps.values())
+
+
+def _computing_and_waiting(ranks: Sequence[Measured]) -> tuple[float, float]:
+    return max(max(0.0, one.step_s - one.wait_s) for one in ranks), min(one.wait_s for one in ranks)
 
 
 def choose(steps: Mapping[str, float]) -> str:
@@ -97,7 +121,7 @@ class Automatic(Strategy):
         self._make, self._kinds = make, kinds
         self._servers: ParameterServers | None = None  # connected, whether chosen or not
         dense = make(DENSE)
-        assert not isinstance(dense, ParameterServers)
+        assert isinstance(dense, AllReduce)
         self._dense = dense  # which shares the model's buffers, whatever is chosen
         self._present: Exchange = dense
         self.rejoins = SERVERS not in kinds
@@ -229,15 +253,18 @@ class Automatic(Strategy):
         return min(self._world.gather(sum(wait_s for _, wait_s in self._steps))) >= ENOUGH_S
 
     def _decide(self) -> None:
-        """Measure the candidates, and choose one with all ranks."""
+        """Measure the candidates that may be chosen, the least exact first, and choose one with all ranks."""
         step_s, wait_s = (statistics.median(values) for values in zip(*(self._steps[WARM_UP:] or self._steps[-1:])))
-        tried = {kind: self._try(kind) for kind in self._kinds}
-        exchange_s = {kind: took for kind, took in tried.items() if took is not None}
-        told = self._world.gather((step_s, wait_s, exchange_s))
-        steps = predict([Measured(*one) for one in told])
+        told = [Measured(whole_s, part_s, {}) for whole_s, part_s in self._world.gather((step_s, wait_s))]
+        for kind in sorted(self._kinds, key=CANDIDATES.index, reverse=True):
+            if may_win(kind, told):
+                everyones = self._world.gather(self._try(kind))
+                if None not in everyones:
+                    told = [one.with_exchange(kind, took) for one, took in zip(told, everyones)]
+        steps = predict(told)
         self._chosen = choose(steps)
         size = sum(parameter.numel() * parameter.element_size() for _, parameter in self._named)
-        wait_ms = min(one[1] for one in told) * 1e3
+        wait_ms = min(one.wait_s for one in told) * 1e3
         known = ", ".join(f"{kind} {took * 1e3:.3g} ms" for kind, took in steps.items())
         self._say(
             f"{_words(self._chosen)} from now on. {self._world.world_size} ranks waited {wait_ms:.3g} ms a "
@@ -254,10 +281,8 @@ class Automatic(Strategy):
         took: list[float] = []
         try:
             if self._is_ready(kind, made):
-                while len(took) < TRIES:
+                while len(took) < MOST_TRIES and (not took or max(self._world.gather(sum(took))) < LONG_S):
                     took.append(self._once(kind, made, held))
-                    if len(took) < TRIES and max(self._world.gather(took[-1])) > LONG_S:
-                        break
         finally:
             for parameter, gradient in held:
                 parameter.grad = gradient
