@@ -267,7 +267,7 @@ class Membership:
     def _keep_choices(self, choices: Sequence[Mapping[str, Any]]) -> None:
         """Take what another rank has chosen by measurements, where this one has not."""
         for strategy, choice in zip(self._strategies, choices):
-            if choice and not strategy.choice():
+            if choice.keys() - strategy.choice().keys():
                 strategy.keep_choice(choice)
 
     def _give(self, donor: int, missed: Sequence[bool] | None) -> None:

@@ -12,6 +12,9 @@ Ranks of one host add up large buckets in memory that they share (sharing/crews.
 another order of additions than gloo, and another one for each placement. So a checkpoint holds which ranks shared
 memory, and a resumed run does as that one did.
 
+With `bucket_bytes="tuned"` the size of the buckets is measured in the first steps (tuning.py), and is part of the
+checkpoint, too.
+
 With one process nothing is attached to the model, unless others may join it.
 
 In an elastic job a process may be lost during an exchange. Then the gradients of the step are zeros, and optimizers
@@ -21,6 +24,7 @@ pass over them (membership.py), so the weights stay as they were before the step
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -28,9 +32,9 @@ from typing import Any
 import torch
 from torch import distributed, nn, optim
 
-from oarlock.train import worlds
+from oarlock.train import errors, worlds
 from oarlock.train.sharing import crews
-from oarlock.train.strategies import backward, buckets, replicas
+from oarlock.train.strategies import backward, buckets, replicas, tuning
 from oarlock.train.strategies.strategy import Figures, Strategy
 
 
@@ -38,6 +42,7 @@ class AllReduce(Strategy):
     """The mean of all ranks' gradients, in every step.
 
     `wire` is the type in which gradients travel where it is shorter than their own: torch.float16 or torch.bfloat16.
+    `bucket_bytes` is the size of a bucket, None for that of the device, or "tuned".
     """
 
     kind = "allreduce"
@@ -47,11 +52,19 @@ class AllReduce(Strategy):
         self,
         *,
         unused_parameters: bool = False,
-        bucket_bytes: int | None = None,
+        bucket_bytes: int | str | None = None,
         wire: torch.dtype | None = None,
     ) -> None:
         self._world = worlds.init()
-        self._unused, self._bucket_bytes, self._wire = unused_parameters, bucket_bytes, wire
+        self._unused, self._wire = unused_parameters, wire
+        self._tunes = bucket_bytes == tuning.TUNED
+        if isinstance(bucket_bytes, str) and not self._tunes:
+            raise errors.StateError(f'bucket_bytes={bucket_bytes!r} is neither a number of bytes nor "{tuning.TUNED}"')
+        self._bucket_bytes = None if isinstance(bucket_bytes, str) else bucket_bytes
+        self._tuning: tuning.Tuning | None = None
+        self._tuned: int | None = None  # the size that was chosen
+        self.may_tune = True  # for the one that lets this strategy exchange; a size is sought in such steps alone
+        self._named: list[tuple[str, nn.Parameter]] = []
         self._buckets: list[buckets.Bucket] = []
         self._places: list[tuple[buckets.Bucket, int]] = []  # of each parameter, in the order of the model
         self.passes: backward.BackwardPass | None = None
@@ -86,18 +99,87 @@ class AllReduce(Strategy):
         self._sort(named)
         self.figures = figures or self.figures
 
+    def let_go(self) -> None:
+        """Let go of the buckets: another strategy exchanges the gradients from now on."""
+        self._buckets, self._places, self._tuning = [], [], None
+
     def _sort(self, named: list[tuple[str, nn.Parameter]]) -> None:
+        self._named = named
+        if self._tunes and self._tuning is None and self._tuned is None:
+            self._begin_tuning()
         self._buckets = buckets.sort(named, self._bucket_bytes, self._world.world_size, self._unused, self._wire)
         places = [(bucket, place) for bucket in self._buckets for place in range(len(bucket.parameters))]
         self._places = places[::-1]  # buckets begin with the last parameter
         self.parameters = [bucket.parameters[place] for bucket, place in self._places]
 
+    def _begin_tuning(self) -> None:
+        parameters = [parameter for _, parameter in self._named]
+        default = max((buckets.default_bytes(one) for one in parameters), default=buckets.BUCKET_BYTES)
+        begun = tuning.Tuning(default, sum(one.numel() * one.element_size() for one in parameters))
+        self._bucket_bytes = begun.present
+        if len(begun.sizes) > 1:
+            self._tuning = begun
+        else:
+            self._tuned = begun.present
+
+    def _resize(self, size: int) -> None:
+        """Exchange in buckets of this size from now on. All ranks call it together, between two passes."""
+        if size == self._bucket_bytes:
+            return
+        self._bucket_bytes = size
+        self._buckets, self._places = [], []  # their memory is free for the new ones
+        self._sort(self._named)
+        self._share()
+
+    def _choose_size(self, search: tuning.Tuning) -> None:
+        """Keep the best size that was measured, with all ranks."""
+        size, steps = tuning.choose(search.sizes, self._world.gather(search.medians))
+        self._tuning, self._tuned = None, size
+        self._resize(size)
+        if self._world.is_chief:
+            known = ", ".join(f"{each / (1 << 20):.3g} MB {took * 1e3:.3g} ms" for each, took in steps.items())
+            sys.stderr.write(
+                f"oarlock.train: gradients travel in groups of up to {size / (1 << 20):.3g} MB from now on; "
+                f"steps: {known or 'none was measured before the checkpoint'}\n"
+            )
+
+    def _take_time(self) -> None:
+        """Measure the step whose exchange is over, and change the size when its steps are over."""
+        search = self._tuning
+        if search is None or not self.may_tune or self._world.world_size == 1:
+            return
+        if self._world.device.type == "cuda":
+            torch.cuda.synchronize(self._world.device)
+        if not search.step_ended(time.monotonic()):
+            return
+        try:
+            if search.over:
+                self._choose_size(search)
+            else:
+                self._resize(search.present)
+        except errors.PeersLost:  # the exchange of this step is over, so the step counts
+            if not self.outlives:
+                raise
+
+    def before_save(self) -> None:
+        if self._tuning is not None and self.may_tune and self._world.world_size > 1:
+            self._choose_size(self._tuning)
+
     def choice(self) -> dict[str, Any]:
-        return {"sums": self._hosts} if self._hosts is not None and self._world.world_size > 2 else {}
+        sums = {"sums": self._hosts} if self._hosts is not None and self._world.world_size > 2 else {}
+        return {**sums, **({"bucket_bytes": self._tuned} if self._tuned is not None else {})}
 
     def keep_choice(self, choice: Mapping[str, Any]) -> None:
-        """Add up in the order of the checkpoint, as far as the ranks are placed in the same way."""
-        hosts = choice.get("sums")
+        """Exchange in the buckets of the checkpoint, if the script permits another size than its own, and add up in the
+        order of the checkpoint, as far as the ranks are placed in the same way.
+        """
+        if self._tunes and "bucket_bytes" in choice:
+            self._tuning, self._tuned = None, int(choice["bucket_bytes"])
+            if self._buckets:
+                self._resize(self._tuned)
+        self._keep_sums(choice.get("sums"))
+
+    def _keep_sums(self, hosts: list[list[int]] | None) -> None:
         if hosts is None or self._hosts is None or sum(map(len, hosts)) != self._world.world_size:
             return
         if hosts == self._apart():
@@ -156,6 +238,9 @@ class AllReduce(Strategy):
         self.lost = False
         for bucket in self._buckets:
             bucket.regroup(self._world.world_size)
+        if self._tuning is not None:
+            self._tuning.restart()
+            self._resize(self._tuning.present)
         self.figures.regroup(self._world)
 
     def pass_began(self) -> None:
@@ -201,6 +286,7 @@ class AllReduce(Strategy):
         figures.sent_bytes += round(sum(bucket.sent_bytes for bucket in self._buckets))
         if self._measures:
             self._take_norms()
+        self._take_time()
 
     def _exchange(self, figures: Figures) -> None:
         for bucket in self._buckets[self._started :]:

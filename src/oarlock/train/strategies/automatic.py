@@ -122,6 +122,7 @@ class Automatic(Strategy):
         self._servers: ParameterServers | None = None  # connected, whether chosen or not
         dense = make(DENSE)
         assert isinstance(dense, AllReduce)
+        dense.may_tune = False  # before the choice
         self._dense = dense  # which shares the model's buffers, whatever is chosen
         self._present: Exchange = dense
         self.rejoins = SERVERS not in kinds
@@ -145,6 +146,9 @@ class Automatic(Strategy):
 
     def begin(self) -> None:
         self._present.begin()
+
+    def before_save(self) -> None:
+        self._present.before_save()
 
     def no_sync(self) -> AbstractContextManager[None]:
         return self._present.no_sync()
@@ -201,7 +205,10 @@ class Automatic(Strategy):
             return
         self._chosen = chosen
         self._say(f"{_words(self._chosen)}, as chosen before")
+        before = self._present
         self._change()
+        if self._present is not before:
+            self._present.keep_choice(choice)
 
     def state_dict(self) -> dict[str, Any]:
         return self._present.state_dict()
@@ -327,7 +334,10 @@ class Automatic(Strategy):
 
     def _change(self) -> None:
         """Let the chosen exchange take the place of the present one."""
-        if self._chosen is None or self._chosen == self._kind:
+        if self._chosen is None:
+            return
+        self._dense.may_tune = True
+        if self._chosen == self._kind:
             return
         made = self._of(self._chosen)
         made.take_over(self._named, self._optimizer, self.figures)
@@ -335,6 +345,7 @@ class Automatic(Strategy):
             made.passes = self._passes
         made.outlives = self.outlives
         self._present, self._kind = made, self._chosen
+        self._dense.let_go()
 
     def _of(self, kind: str) -> Exchange:
         if kind != SERVERS:

@@ -194,8 +194,13 @@ def sort(
         last = groups[-1][-1][1] if groups else None
         if last is None or size > room or (last.dtype, last.device) != (parameter.dtype, parameter.device):
             groups.append([])
-            most = bucket_bytes or (BUCKET_BYTES if parameter.device.type == "cpu" else GPU_BUCKET_BYTES)
+            most = bucket_bytes or default_bytes(parameter)
             room = most if len(groups) > 1 else min(most, FIRST_BUCKET_BYTES)
         groups[-1].append((name, parameter))
         room -= size
     return [Bucket(group, ranks, unused, wire) for group in groups]
+
+
+def default_bytes(parameter: nn.Parameter) -> int:
+    """Return the size of a bucket on this parameter's device."""
+    return BUCKET_BYTES if parameter.device.type == "cpu" else GPU_BUCKET_BYTES

@@ -86,7 +86,7 @@ def choose(
     )
 
 
-def make(choice: Choice, *, unused_parameters: bool, bucket_bytes: int | None) -> Strategy:
+def make(choice: Choice, *, unused_parameters: bool, bucket_bytes: int | str | None) -> Strategy:
     """Return the strategy of these names."""
     if choice.kind == "none":
         return Independent()
@@ -106,7 +106,7 @@ def make(choice: Choice, *, unused_parameters: bool, bucket_bytes: int | None) -
     return _exchange(choice, unused_parameters, bucket_bytes)
 
 
-def _exchange(choice: Choice, unused_parameters: bool, bucket_bytes: int | None) -> automatic.Exchange:
+def _exchange(choice: Choice, unused_parameters: bool, bucket_bytes: int | str | None) -> automatic.Exchange:
     settings = choice.settings
     if choice.compression == "dgc":
         given = settings if isinstance(settings, DGC) else None

@@ -6,7 +6,7 @@ import os
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, Literal
 
 from torch import nn, optim
 
@@ -25,7 +25,7 @@ def data_parallel(
     strategy: str | Strategy | None = None,
     compression: str | choices.Settings | None = None,
     unused_parameters: bool = False,
-    bucket_bytes: int | None = None,
+    bucket_bytes: int | Literal["tuned"] | None = None,
 ) -> nn.Module:
     """Train `model` on all ranks' batches together. Returns the same model, with the chief's weights.
 
@@ -37,7 +37,8 @@ def data_parallel(
     permits lossy ones, and uses the one that makes a step shortest.
 
     Gradients travel in groups of at most `bucket_bytes`, as they become ready: None is 4 MB on a processor and 25 MB on
-    a GPU. A larger tensor is a group of its own.
+    a GPU. A larger tensor is a group of its own. "tuned" measures some sizes in the first steps and keeps the best one,
+    which is part of the checkpoint; with three ranks or more the last bits of the weights then depend on the choice.
 
     Give `unused_parameters=True` where some backward passes do not reach every parameter; without it that is an error
     which names them.
