@@ -8,23 +8,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
-from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import parse_qs, urlencode
 
 from starlette import types
 
-from oarlock.client import settings
-from oarlock.client.asynchronous import clients
 from oarlock.spec import bodies, errors
 from oarlock.spec.access import users
-from oarlock.web.access import admissions, cookies, transport, turns
+from oarlock.web.access import admissions, calls, cookies, transport, turns
 from oarlock.web.updates import feeds
 
 T = TypeVar("T")
 
 FORM_LIMIT_BYTES = 1 << 20
-IN_PROCESS = "http://127.0.0.1"
 STREAM = "/live"
 """The path of the news for open pages. A browser opens it again and again: that is no use of the session."""
 UNASKED = b"oarlock-fragment"
@@ -70,10 +66,9 @@ class Visit:
         self._form: dict[str, list[str]] | None = None
         self.client = self.connected(secret)
 
-    def connected(self, secret: str | None) -> clients.AsyncClient:
+    def connected(self, secret: str | None) -> calls.Client:
         """Return a client of the API with this session, None for none."""
-        told = settings.Settings(home=Path(), server=IN_PROCESS, token=secret)
-        return clients.AsyncClient(told=told, transport=self._client)
+        return calls.Client(secret, self._client)
 
     @property
     def server(self) -> bodies.Server:
