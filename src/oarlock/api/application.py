@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 from starlette import responses, routing, types
 
-from oarlock.api import failures, openapi, routes
+from oarlock.api import failures, openapi, pathtable, routes
 from oarlock.api.administration import operations, server, sessions, users, usersecrets
 from oarlock.api.agents import agents, checkpointobjects, receivedfiles
 from oarlock.api.cluster import forecasts, history, nodes, poolpreviews, pools, usage
@@ -103,14 +103,11 @@ def make(services: provided.Services) -> types.ASGIApp:
     by_path: dict[str, dict[str, routes.Route]] = {}
     for route in TABLE:
         by_path.setdefault(route.path, {})[route.method] = route
-    table: list[routing.BaseRoute] = []
-    for path, methods in by_path.items():
-        endpoint = Endpoint(services, methods)
-        table.append(
-            routing.WebSocketRoute(path, endpoint) if "WS" in methods else routing.Route(path, endpoint, methods=None)
-        )
-    router = routing.Router(table, redirect_slashes=False, default=NotFound(), lifespan=lifespan)
-    return Guard(services, router)
+    endpoints = {path: Endpoint(services, methods) for path, methods in by_path.items()}
+    sockets = [routing.WebSocketRoute(path, endpoints[path]) for path, methods in by_path.items() if "WS" in methods]
+    router = routing.Router(sockets, redirect_slashes=False, default=NotFound(), lifespan=lifespan)
+    plain = {path: endpoint for path, endpoint in endpoints.items() if "WS" not in by_path[path]}
+    return Guard(services, Paths(pathtable.PathTable(plain), router))
 
 
 class Guard:
@@ -153,6 +150,21 @@ class Guard:
             await send(message)
 
         return guarded
+
+
+class Paths:
+    """The endpoints of plain requests, and the router of all others: web sockets, the lifespan, and unknown paths."""
+
+    def __init__(self, table: pathtable.PathTable[Endpoint], router: types.ASGIApp) -> None:
+        self._table = table
+        self._router = router
+
+    async def __call__(self, scope: types.Scope, receive: types.Receive, send: types.Send) -> None:
+        found = self._table.find(scope["path"]) if scope["type"] == "http" else None
+        if found is None:
+            await self._router(scope, receive, send)
+        else:
+            await found.endpoint({**scope, "path_params": found.parameters}, receive, send)
 
 
 class NotFound:

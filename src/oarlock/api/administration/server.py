@@ -31,7 +31,7 @@ async def show(call: routes.Call) -> bodies.Server:
         right=user.right,
         capabilities=tuple(sorted(about.capabilities)),
         currency=about.currency,
-        seq=await call.access.shared(lambda view: view.last_seq()),
+        seq=await call.services.wakes.last_seq(),
         now=call.services.clock(),
     )
 

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 
 import msgspec
 import structlog
 
+from oarlock.api import gathering
 from oarlock.spec import errors, events, jobs
 from oarlock.store import stores
 
@@ -53,6 +54,14 @@ class Wakes:
         self._waiting: dict[str, set[asyncio.Future[None]]] = {}
         self._kept: dict[str, Kept] = {}
         self._closed = False
+        self._last = gathering.Gathering(self._read_last)
+
+    async def last_seq(self) -> int:
+        """Return the number of the last event. Requests of one moment share a reading."""
+        return await self._last.find(None)
+
+    async def _read_last(self, _: Set[None]) -> dict[None, int]:
+        return {None: await self._store.read(lambda view: view.last_seq())}
 
     async def follow(self) -> None:
         """Wake the polls of each job that the log names, until cancelled. After a failure, try again."""

@@ -20,7 +20,7 @@ from oarlock.spec import bodies, errors
 from oarlock.web.access import admissions
 from oarlock.web.updates import readers, topics
 
-WAIT_S = 0.9
+WAIT_S = 0.45
 """Seconds that the API waits for a line. The streams of an ended session hear none, and end within this time."""
 PAUSE_S = 0.5
 """Seconds between two looks while there are events."""
