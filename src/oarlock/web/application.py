@@ -66,7 +66,6 @@ HEADERS: tuple[tuple[bytes, bytes], ...] = (
 )
 
 
-PAGE = "oarlock-page"
 MARKS_S = 0.25
 """News wait so long for the marks of open pages. A page without one asks."""
 
@@ -87,12 +86,12 @@ class Pages:
         self._cookie = cookies.SessionCookie(facts.home, secure=facts.secure)
         self._routes = [(routing.compile_path(page.path), page) for page in pages]
         self._menu = [page for page in pages if page.key]
-        self._busy: set[str] = set()
         self._making: dict[openpages.Address, asyncio.Task[str]] = {}
-        self._turns = turns.Turns()
         self._admissions = admissions.Admissions()
+        self._turns = turns.Turns()
         self._feeds = feeds.Feeds(self._marks, self._admissions)
         self._open = openpages.OpenPages()
+        self._shared = visits.Shared(set(), self._turns, self._feeds, self._open)
         self._drawing = drawing.Thread()
         self._updates = fragments.Updates(self._drawing)
 
@@ -103,7 +102,7 @@ class Pages:
         response: types.ASGIApp | None = self._file(scope)
         if response is None:
             response = await self._answer(scope, receive)
-            if isinstance(response, responses.Response):
+            if isinstance(response, responses.Response) and compressing.worth(response):
                 await self._drawing(compressing.compress, response, dict(scope["headers"]))
         with contextlib.suppress(ConnectionError):  # the browser is gone
             await response(scope, receive, _guarded(send, stored=scope["path"].startswith("/static/")))
@@ -119,7 +118,7 @@ class Pages:
     async def _answer(self, scope: types.Scope, receive: types.Receive) -> types.ASGIApp:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         secret = self._cookie.read(headers.get("cookie", ""))
-        visit = visits.Visit(scope, receive, self._api, secret, self._cookie, self._busy, self._turns, self._feeds)
+        visit = visits.Visit(scope, receive, self._api, secret, self._cookie, self._shared)
         closing, script = True, visit.fragment
         try:
             origins.check_host(headers.get("host", ""), self._settings.hosts)
@@ -167,7 +166,7 @@ class Pages:
         response, shown = await self._updates.find(visit, lambda: self._made(visit, page))
         if shown is not None:
             address = openpages.Address(readers.of_page(visit.server, visit.parameters), visit.path, visit.scope_query)
-            self._open.note(str(visit.secret), visit.headers.get(PAGE, ""), address, shown)
+            visit.note_open(address, shown)
         return response
 
     async def _marks(self, members: feeds.Members, news: feeds.News) -> dict[str, dict[str, str]]:
@@ -204,7 +203,7 @@ class Pages:
         headers = [(visits.UNASKED, b"1"), (visits.SEQ.encode(), b"%d" % seq)]
         scope = {"type": "http", "method": "GET", "path": address.path, "query_string": address.query}
         scope["headers"] = headers
-        visit = visits.Visit(scope, _nothing, self._api, secret, self._cookie, self._busy, self._turns, self._feeds)
+        visit = visits.Visit(scope, _nothing, self._api, secret, self._cookie, self._shared)
         try:
             page = self._page(visit)
             visit.admit_as(server)

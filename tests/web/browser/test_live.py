@@ -125,6 +125,50 @@ async def test_a_hidden_page_asks_once_it_is_seen(opened: Open) -> None:
     await opened.updated(1)
 
 
+async def test_a_page_that_is_hidden_or_left_says_so_once(opened: Open) -> None:
+    """The server makes the mark of a page that it knows with all news of it, also where nothing shows the page."""
+    told: list[str] = []
+    opened.page.on("request", lambda one: told.append(one.headers["oarlock-page"]) if "/live/left" in one.url else None)
+    away = "window.away = {}; document.dispatchEvent(new Event('visibilitychange'))"
+    await opened.page.evaluate(away.format("true"))
+    await opened.page.wait_for_timeout(QUIET_MS)
+    assert told == [], "it has fetched nothing yet, so the server does not know it"
+    await opened.page.evaluate(away.format("false"))
+    await opened.updated(1)
+    for _ in range(2):
+        await opened.page.evaluate(away.format("true"))
+    await opened.page.wait_for_timeout(QUIET_MS)
+    assert told == [opened.name]
+    await opened.page.evaluate(away.format("false"))
+    await opened.updated(2)
+    async with opened.page.expect_request("**/live/left") as leaving:
+        await opened.page.goto(opened.page.url.replace("/jobs", "/pools"))
+    assert (await leaving.value).headers["oarlock-page"] == opened.name
+
+
+OUTDATED = """document.querySelector("#content h1").textContent = "as of before" """
+PRESENT = """document.querySelector("#content h1").textContent !== "as of before" """
+
+
+async def test_an_update_leaves_an_open_menu_open(opened: Open) -> None:
+    await opened.page.locator("#columns summary").click()
+    await opened.page.evaluate(OUTDATED)
+    await opened.hear(0, 1, SHOWN)
+    await opened.updated(1)
+    assert await opened.page.evaluate(PRESENT)
+    assert await opened.page.locator("#columns").evaluate("(menu) => menu.open")
+
+
+async def test_an_update_waits_for_the_end_of_a_selection(opened: Open) -> None:
+    await opened.page.evaluate(f"{OUTDATED}; getSelection().selectAllChildren(document.querySelector('#content h1'))")
+    await opened.hear(0, 1, SHOWN)
+    await opened.updated(0)
+    assert await opened.page.evaluate("getSelection().toString()") == "as of before"
+    await opened.page.evaluate("getSelection().removeAllRanges()")
+    await opened.updated(1)
+    assert await opened.page.evaluate(PRESENT)
+
+
 PATCHES = {
     "an attribute": ('<p class="a" title="b">x</p>', '<p class="c">x</p>'),
     "a text": ("<p>x</p><p>y</p>", "<p>x</p><p>z</p>"),

@@ -220,6 +220,29 @@ async def test_news_have_the_marks_of_the_pages_that_they_concern(
         assert news.marks["list"] == (await browser.get("/jobs", headers=told)).headers["etag"]
 
 
+async def test_no_mark_is_made_for_a_page_that_has_left(
+    rig: browsers.WebRig, made: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(application, "MARKS_S", 240.0)
+    job = await rig.submit("ann", name="mine")
+    async with rig.browser("ann") as browser, opened(browser) as page, rig.browser("ann") as other:
+        await page.next("open")
+        named = FRAGMENT | {"Oarlock-Page": "closed"}
+        await browser.get("/jobs", headers=named)
+        left = browsers.OURS | {"Oarlock-Page": "closed"}
+        assert (await other.post("/live/left", headers=left)).status_code == 204
+        made.clear()
+        await rig.happen(job.id, events.Edited(priority=7))
+        assert (await page.next("changed")).marks.keys() == {"closed"}, "a name is of one session"
+        assert (await browser.post("/live/left", headers=left)).status_code == 204
+        made.clear()
+        await rig.happen(job.id, events.Edited(priority=8))
+        assert ((await page.next("changed")).marks, made) == ({}, [])
+        await browser.get("/jobs", headers=named)
+        await rig.happen(job.id, events.Edited(priority=9))
+        assert (await page.next("changed")).marks.keys() == {"closed"}, "it is shown again"
+
+
 async def test_a_page_that_cannot_be_made_has_no_mark_and_asks(rig: browsers.WebRig) -> None:
     job = await rig.launch(await rig.submit("ann", name="mine"))
     async with rig.browser("ann") as browser, opened(browser) as page:
@@ -455,7 +478,15 @@ async def test_nothing_is_told_after_the_revocation_of_a_token(
 
 
 def test_a_stream_notices_the_end_of_its_session_within_a_second() -> None:
-    assert max(feeds.WAIT_S, feeds.PAUSE_S) < 1.0
+    """Also an end that another server has made, which this one learns when it reads the session anew."""
+    assert max(feeds.WAIT_S, feeds.PAUSE_S) + authentication.KNOWN_S < 1.0
+
+
+async def test_a_stream_without_news_ends_after_another_server_has_removed_the_token(rig: browsers.WebRig) -> None:
+    async with rig.browser("ann") as browser, opened(browser) as page:
+        await page.next("open")
+        await rig.store.write(lambda tx: tx.remove_token(authentication.digest(rig.tokens["ann"])))
+        assert [one async for one in page._lines if one.startswith("event: ")] == ["event: ended"]
 
 
 async def test_a_stream_is_no_use_of_its_session(rig: browsers.WebRig) -> None:
@@ -466,6 +497,7 @@ async def test_a_stream_is_no_use_of_its_session(rig: browsers.WebRig) -> None:
             rig.services.authenticator.forget()
             async with opened(browser) as page:
                 await page.next("open")
+            await browser.post("/live/left", headers=browsers.OURS)
         (session,) = await rig.store.read(lambda view: view.sessions("ann"))
         assert session.used_at == began
         await browser.get("/jobs")

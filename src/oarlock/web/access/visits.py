@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import parse_qs, urlencode
 
 from starlette import types
@@ -16,25 +16,36 @@ from starlette import types
 from oarlock.spec import bodies, errors
 from oarlock.spec.access import users
 from oarlock.web.access import admissions, calls, cookies, transport, turns
-from oarlock.web.updates import feeds
+from oarlock.web.updates import feeds, openpages
 
 T = TypeVar("T")
 
 FORM_LIMIT_BYTES = 1 << 20
 STREAM = "/live"
 """The path of the news for open pages. A browser opens it again and again: that is no use of the session."""
+LEFT = "/live/left"
+"""The path at which an open page says that it is closed, or hidden."""
 UNASKED = b"oarlock-fragment"
 SEQ = "oarlock-seq"
 NOW = "oarlock-now"
+PAGE = "oarlock-page"
 _DIGITS = 16
 _STRENGTH = {users.Right.VIEWER: 0, users.Right.USER: 1, users.Right.ADMIN: 2}
 
 
-class Visit:
-    """One request. `client` is the SDK with the browser's session; `server` has the user that the session is of.
-
-    All visits share `busy`, the costly work under way, `line`, the turns of work that waits, and `readers` of the news.
+class Shared(NamedTuple):
+    """Things that all visits share: the costly work under way, the turns of work that waits, the readers of the news,
+    and the open pages.
     """
+
+    busy: set[str]
+    line: turns.Turns
+    readers: feeds.Feeds
+    pages: openpages.OpenPages
+
+
+class Visit:
+    """One request. `client` is the SDK with the browser's session; `server` has the user that the session is of."""
 
     def __init__(
         self,
@@ -43,9 +54,7 @@ class Visit:
         api: types.ASGIApp,
         secret: str | None,
         cookie: cookies.SessionCookie,
-        busy: set[str],
-        line: turns.Turns,
-        readers: feeds.Feeds,
+        shared: Shared,
     ) -> None:
         self.path: str = scope["path"]
         self.method: str = scope["method"]
@@ -56,11 +65,10 @@ class Visit:
         self.plain = False  # a script reads the answer: a failure is JSON, and not a page
         self.secret = secret
         self.cookie = cookie
-        self._busy = busy
-        self._line = line
-        self._readers = readers
+        self._shared = shared
         self._receive = receive
-        unasked = [(UNASKED, b"1")] if UNASKED in dict(scope["headers"]) or self.path == STREAM else []
+        own = self.path in (STREAM, LEFT)  # a page's script asks by itself
+        unasked = [(UNASKED, b"1")] if own or UNASKED in dict(scope["headers"]) else []
         self._client = transport.StreamingTransport(api, scope.get("client"), unasked)
         self._server: bodies.Server | None = None
         self._form: dict[str, list[str]] | None = None
@@ -147,25 +155,33 @@ class Visit:
     def alone(self, work: str) -> Iterator[None]:
         """Do costly work, one of its kind at a time for each session. Raises Conflict."""
         key = f"{work} {self.secret}"
-        if key in self._busy:
+        if key in self._shared.busy:
             raise errors.Conflict(f"Another {work} of this session is under way.", hint="Wait for its end.")
-        self._busy.add(key)
+        self._shared.busy.add(key)
         try:
             yield
         finally:
-            self._busy.discard(key)
+            self._shared.busy.discard(key)
 
     def turn(self, *, keep: bool = False) -> contextlib.AbstractAsyncContextManager[None]:
         """Wait for this session's turn. Raises Conflict, as `turns.Turns.turn` does."""
-        return self._line.turn(str(self.secret), keep=keep)
+        return self._shared.line.turn(str(self.secret), keep=keep)
 
     def news(self) -> contextlib.AbstractAsyncContextManager[feeds.Ear]:
         """Listen to the news of this session, from the events on that its pages may lack."""
-        return self._readers.listening(str(self.secret), self.server, lambda: self.connected(self.secret))
+        return self._shared.readers.listening(str(self.secret), self.server, lambda: self.connected(self.secret))
+
+    def note_open(self, address: openpages.Address, shown: Iterable[str]) -> None:
+        """Take note of an update of the page that asks."""
+        self._shared.pages.note(str(self.secret), self.headers.get(PAGE, ""), address, shown)
+
+    def note_left(self) -> None:
+        """Take note that the page that asks is closed, or hidden."""
+        self._shared.pages.forget(str(self.secret), self.headers.get(PAGE, ""))
 
     def once(self, number: str) -> bool:
         """Return whether the form with this number is sent for the first time since the server has started."""
-        return self._line.once(f"{self.secret} {number}")
+        return self._shared.line.once(f"{self.secret} {number}")
 
     async def while_there(self, work: Coroutine[Any, Any, T]) -> T:
         """Return the result of long work, which is cancelled when the browser leaves. For requests without a body."""

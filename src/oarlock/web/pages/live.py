@@ -41,4 +41,12 @@ async def _events(visit: visits.Visit) -> AsyncIterator[bytes]:
             yield b"event: ended\ndata:\n\n"
 
 
-PAGES: tuple[routing.Page, ...] = (routing.Page(path=visits.STREAM, handler=follow, stream=True),)
+async def leave(visit: visits.Visit) -> responses.Response:
+    visit.note_left()
+    return responses.Response(status_code=204)
+
+
+PAGES: tuple[routing.Page, ...] = (
+    routing.Page(path=visits.STREAM, handler=follow, stream=True),
+    routing.Page(path=visits.LEFT, handler=leave, method="POST", script=True),
+)

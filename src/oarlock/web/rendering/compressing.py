@@ -17,15 +17,19 @@ LEAST_BYTES = 500
 LEVEL = 5
 
 
+def worth(response: responses.Response) -> bool:
+    """Return whether the answer is long enough to be compressed, and is not compressed yet."""
+    if isinstance(response, responses.StreamingResponse) or "content-encoding" in response.headers:
+        return False
+    return len(getattr(response, "body", b"")) >= LEAST_BYTES
+
+
 def compress(response: responses.Response, asked: Mapping[bytes, bytes]) -> None:
     """Compress the body in place, if the browser takes it and it is worth it."""
-    body = getattr(response, "body", b"")
-    if isinstance(response, responses.StreamingResponse) or len(body) < LEAST_BYTES:
+    if not worth(response) or not taken(asked.get(b"accept-encoding", b"").decode("latin-1")):
         return
-    if "content-encoding" in response.headers or not taken(asked.get(b"accept-encoding", b"").decode("latin-1")):
-        return
-    stored = "vary" in response.headers
-    response.body = _kept(bytes(body)) if stored else packed(body)
+    body, stored = bytes(response.body), "vary" in response.headers
+    response.body = _kept(body) if stored else packed(body)
     response.headers["content-encoding"] = "gzip"
     response.headers["content-length"] = str(len(response.body))
 

@@ -25,6 +25,7 @@
   let told = 0; // the last event that this page was told of, until it has it
   let currentAt = Date.now();
   let beganAt = 0; // of the last fetch
+  let known = false; // to the server, which makes this page's mark with all news of it
   let fetchedAt = Date.now();
 
   const tell = (text) => {
@@ -92,6 +93,12 @@
     return answer;
   };
 
+  // A closed or hidden page needs no mark. One that is shown again fetches itself, and so is known again.
+  const leave = () => {
+    if (known) fetch("/live/left", { method: "POST", keepalive: true, headers: { "Oarlock-Page": name } }).catch(() => {});
+    known = false;
+  };
+
   const refresh = async () => {
     timer = 0;
     if (over) return;
@@ -109,6 +116,7 @@
       if (over) return;
       if (!answer.ok && answer.status >= 500) throw new Error(answer.statusText);
       oarlockTimes.hear(Number(answer.headers.get("Oarlock-Now")));
+      known = true;
       if (answer.status !== 304) {
         replace(await answer.text());
         tag = answer.ok ? answer.headers.get("ETag") || "" : "";
@@ -122,6 +130,7 @@
       failed = dirty = true;
     } finally {
       fetching = false;
+      if (document.hidden) leave();
       if (dirty && !document.hidden) later(failed ? PAUSE_MS * 2 : pause());
     }
   };
@@ -166,10 +175,11 @@
   };
   for (const kind of ["online", "focus"]) addEventListener(kind, awake);
   document.addEventListener("visibilitychange", () => {
-    if (document.hidden) return;
+    if (document.hidden) return leave();
     awake();
     news();
   });
+  addEventListener("pagehide", leave);
   setInterval(() => {
     const every = Number(main.dataset.refresh || 0) * 1000;
     if ((every && Date.now() - fetchedAt >= every && !document.hidden) || (dirty && !timer && !fetching)) later(0);

@@ -1,7 +1,8 @@
 """Open pages, by the name that each gives itself, with the address and the topics of its last update.
 
 News of a topic bring the mark of each such page's present content, so that a page whose content has stayed the same
-does not ask. A page that does not stand here asks, and stands here from then on: losing one costs a request.
+does not ask. A page that does not stand here asks, and stands here from then on: losing one costs a request. A page
+that is closed or hidden says so, because its mark would be made for nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import msgspec
 from oarlock.web.updates import topics
 
 KEPT_S = 60.0
-"""A page that has not asked for so long may be closed."""
+"""A page that has not asked for so long may be closed, and its word of it lost."""
 MOST = 16
 """The pages of one session; those that asked last."""
 MOST_SESSIONS = 1000
@@ -56,6 +57,10 @@ class OpenPages:
         pages[name] = Open(address, frozenset(shown), time.monotonic())
         if len(pages) > MOST:
             del pages[next(iter(pages))]
+
+    def forget(self, secret: str, name: str) -> None:
+        """Take note that the page with this name needs no marks."""
+        self._sessions.get(secret, {}).pop(name, None)
 
     def concerned(self, secret: str, told: frozenset[str]) -> Mapping[str, Open]:
         """Return the session's pages that show one of these topics."""
