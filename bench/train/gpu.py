@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -41,25 +41,22 @@ MLP = [shape for _ in range(4) for shape in ((1256, 1256), (1256,))]
 
 
 def run() -> list[table.Row]:
-    device = torch.device("cuda")
-    card = torch.cuda.get_device_name()
-    rows = [
-        _compression(card, device, "DGC", dgc.DeepGradientCompression(train.DGC(warm_up_steps=0)), "25 MB MLP", MLP),
-        _compression(
-            card,
-            device,
-            "DGC",
-            dgc.DeepGradientCompression(train.DGC(warm_up_steps=0)),
-            "ResNet-50's shapes",
-            networks.shapes(networks.resnet50()),
-        ),
-        _compression(card, device, "PowerSGD, rank 1", powersgd.LowRank(train.PowerSGD(rank=1)), "25 MB MLP", MLP),
-        *[_stall(card, device, size) for size in (25, 1000)],
-        _logging(card, device),
-    ]
+    return [row for rows in parts() for row in rows]
+
+
+def parts() -> Iterator[list[table.Row]]:
+    """Yield the rows of one measurement after the other."""
+    device, card = torch.device("cuda"), torch.cuda.get_device_name()
+    for name, shapes in (("25 MB MLP", MLP), ("ResNet-50's shapes", networks.shapes(networks.resnet50()))):
+        made = dgc.DeepGradientCompression(train.DGC(warm_up_steps=0))
+        yield [_compression(card, device, "DGC", made, name, shapes)]
+    low = powersgd.LowRank(train.PowerSGD(rank=1))
+    yield [_compression(card, device, "PowerSGD, rank 1", low, "25 MB MLP", MLP)]
+    for megabytes in (25, 1000):
+        yield [_stall(card, device, megabytes)]
+    yield [_logging(card, device)]
     for group in GROUPS:
-        rows += _against_ddp(card, group)
-    return rows
+        yield _against_ddp(card, group)
 
 
 class _Done:
