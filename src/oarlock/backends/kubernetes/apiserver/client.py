@@ -27,7 +27,9 @@ TRIES = 6
 PAUSE_FIRST_S = 0.1
 PAUSE_MOST_S = 2.0
 QUIET_S = 150.0
-"""The longest time without a line of a watch: a bookmark comes each minute."""
+"""The longest time without a line of a watch: its connection may be dead. A bookmark comes each minute, but not for a
+kind of object that has not changed since an old API server started.
+"""
 PAGE = 500
 
 MERGE_PATCH = "application/merge-patch+json"
@@ -125,7 +127,9 @@ class Client:
         return [item async for page in self.pages(path, kind, params) for item in page.items or ()]
 
     async def lines(self, path: str, params: Params) -> AsyncGenerator[bytes, None]:
-        """Yield the lines of a watch until the server ends it. Not tried again: the caller knows from where on."""
+        """Yield the lines of a watch until the server ends it, or says nothing for QUIET_S. Not tried again: the caller
+        knows from where on.
+        """
         request = await self._request("GET", path, params, None, _JSON, read_s=QUIET_S)
         try:
             async with self._transport.stream(request) as answer:
@@ -137,6 +141,8 @@ class Client:
                     for line in whole:
                         if line:
                             yield line
+        except transports.Quiet:
+            return
         except transports.Lost as error:
             raise _unreachable(error) from error
 

@@ -41,8 +41,12 @@ class Lost(Exception):
     """There was no whole answer. Whether the request has arrived is not known."""
 
 
+class Quiet(Lost):
+    """No byte of the answer came for the longest time."""
+
+
 class Stream(Protocol):
-    """An answer that comes bit by bit. Raises Lost where it breaks off."""
+    """An answer that comes bit by bit. Raises Lost where it breaks off, Quiet where nothing more comes."""
 
     status: int
 
@@ -145,5 +149,7 @@ class _Stream:
         try:
             async for chunk in self._response.content.iter_any():
                 yield chunk
+        except aiohttp.SocketTimeoutError as error:
+            raise Quiet(errors.words(error)) from error
         except (aiohttp.ClientError, OSError) as error:
             raise Lost(errors.words(error)) from error
