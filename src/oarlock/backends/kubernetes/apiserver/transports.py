@@ -1,4 +1,4 @@
-"""HTTP to the API server: aiohttp for reading, and leaner connections of our own for writing (`writing`).
+"""HTTP to the API server. aiohttp, because a launch makes hundreds of requests: each costs a tenth of httpx's CPU time.
 
 A transport sends one request and says what came back. It tries nothing again and understands nothing: that is
 `client.Client`'s part. Tests wrap it, to lose requests and answers.
@@ -13,7 +13,7 @@ from typing import Protocol
 import aiohttp
 import msgspec
 
-from oarlock.backends.kubernetes.apiserver import credentials, writing
+from oarlock.backends.kubernetes.apiserver import credentials
 from oarlock.spec import errors
 
 CONNECT_S = 5.0
@@ -75,13 +75,8 @@ class Http:
             headers={"User-Agent": _AGENT},
             trust_env=False,
         )
-        self._writing = (
-            writing.Pool(access, connections, connect_s=CONNECT_S, agent=_AGENT) if access.proxy is None else None
-        )
 
     async def send(self, request: Request) -> Answer:
-        if request.data is not None and self._writing is not None:
-            return await self._write(request, request.data, self._writing)
         try:
             async with self._open(request) as response:
                 try:
@@ -92,13 +87,6 @@ class Http:
         except (aiohttp.ClientError, OSError) as error:
             raise Lost(errors.words(error)) from error
         return Answer(status=response.status, body=body, retry_after=response.headers.get("Retry-After", ""))
-
-    async def _write(self, request: Request, data: bytes, pool: writing.Pool) -> Answer:
-        try:
-            found = await pool.send(request.method, request.path, request.params, request.headers, data, request.read_s)
-        except writing.Broken as error:
-            raise Lost(errors.words(error)) from error
-        return Answer(status=found.status, body=found.body, retry_after=found.headers.get("retry-after", ""))
 
     @contextlib.asynccontextmanager
     async def stream(self, request: Request) -> AsyncIterator[Stream]:
@@ -113,8 +101,6 @@ class Http:
 
     async def close(self) -> None:
         await self._session.close()
-        if self._writing is not None:
-            await self._writing.close()
 
     def _open(self, request: Request) -> aiohttp.client._RequestContextManager:
         return self._session.request(
