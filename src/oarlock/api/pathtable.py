@@ -1,7 +1,7 @@
 """The endpoint of a path, found at once. Starlette's router tries one pattern after the other.
 
-With all routes of the API that took a quarter of the time of a short request. Paths of one length with parameters in the
-same places have one look-up, and there are few such forms.
+With all routes of the API that took a quarter of the time of a short request. Paths of one length with parameters in
+the same places have one look-up, and there are few such forms.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 from typing import Any
 
@@ -11,6 +12,7 @@ from tests.backends.kubernetes import test_races
 from tests.backends.kubernetes.testcluster import inmemory
 
 from oarlock.backends.kubernetes import boundpods
+from oarlock.backends.kubernetes.apiserver import answers, objects
 from oarlock.spec import errors, holdings
 
 ONE_CPU = holdings.Resources(cpus_milli=1000, memory_bytes=1 << 28)
@@ -75,14 +77,20 @@ async def test_a_pod_that_a_webhook_made_too_large_is_removed_at_once() -> None:
         assert len(cluster.bound) == 2, "the third was never bound"
 
 
-async def test_a_cluster_that_refuses_node_names_gets_pods_without_one() -> None:
+def denial(code: int, message: str) -> errors.OarlockError:
+    return answers.error(objects.Status(code=code, message=message))
+
+
+@pytest.mark.parametrize("code", [400, 403, 418, 422])
+async def test_a_cluster_that_refuses_node_names_gets_pods_without_one(code: int) -> None:
+    """A webhook may refuse with any status. Without one of its own, the API server answers 400."""
     cluster = inmemory.Cluster("n1")
     refused: list[str] = []
 
     def admit(pod: dict[str, Any]) -> dict[str, Any]:
         if "nodeName" in pod["spec"]:
             refused.append(pod["metadata"]["name"])
-            raise errors.Forbidden("admission webhook denied the request: nodeName is not allowed", hint="")
+            raise denial(code, "admission webhook denied the request: nodeName is not allowed")
         return pod
 
     cluster.admits = admit
@@ -97,13 +105,14 @@ async def test_a_refusal_for_another_reason_is_told_and_does_not_count() -> None
     cluster = inmemory.Cluster("n1")
 
     def full(pod: dict[str, Any]) -> dict[str, Any]:
-        raise errors.Forbidden("exceeded quota: small", hint="")
+        raise denial(403, "exceeded quota: small")
 
     async with test_races.opened(cluster) as made:
         await made.launch([inmemory.launch_of("j-1", amount=ONE_CPU)])
         cluster.admits = full
         with pytest.raises(errors.Unavailable, match="exceeded quota: small"):
             await made.launch([inmemory.launch_of("j-2", amount=ONE_CPU)])
+        assert cluster.asked == 2, "it is not tried without a node name"
         cluster.admits = lambda pod: pod
         await made.launch([inmemory.launch_of("j-3", amount=ONE_CPU)])
         assert cluster.binds_asked == 1
@@ -116,3 +125,38 @@ async def test_nothing_is_created_bound_once_the_server_does_not_lead() -> None:
         with pytest.raises(errors.StaleEpoch):
             await made.launch([inmemory.launch_of("j-2", amount=ONE_CPU)], still=lambda: False)
         assert len(cluster.pods) == 1
+
+
+async def test_a_launch_that_is_cancelled_knows_of_its_bound_pod() -> None:
+    """The pod takes its node as soon as it is there, so its devices must not count as free."""
+    cluster = inmemory.Cluster("n1")
+    async with test_races.opened(cluster) as made:
+        await made.launch([inmemory.launch_of("j-1", amount=ONE_CPU)])
+        cluster.creates.clear()
+        launching = asyncio.create_task(made.launch([inmemory.launch_of("j-2", amount=ONE_CPU)]))
+        await test_races.until(lambda: cluster.asked == 2)
+        launching.cancel()
+        await asyncio.sleep(0)
+        cluster.creates.set()
+        await asyncio.gather(launching, return_exceptions=True)
+        assert launching.cancelled()
+        assert {seen.key.job for seen in await made.observe()} == {"j-1", "j-2"}
+
+
+async def test_a_node_that_filled_up_while_the_secrets_were_made_gets_no_bound_pod() -> None:
+    cluster = inmemory.Cluster("n1")
+    async with test_races.opened(cluster) as made:
+        await made.launch([inmemory.launch_of("j-1", amount=ONE_CPU)])
+        checks: list[object] = []
+        fits = made._check_fit
+
+        def once(*given: object) -> None:
+            checks.append(given)
+            if len(checks) > 1:
+                raise errors.Unavailable("node n1 has filled up", hint="")
+            fits(*given)  # type: ignore[arg-type]  # what the backend gave
+
+        made._check_fit = once  # type: ignore[method-assign]  # the moment cannot be met from outside
+        with pytest.raises(errors.Unavailable, match="has filled up"):
+            await made.launch([inmemory.launch_of("j-2", amount=ONE_CPU)])
+        assert cluster.asked == 1

@@ -265,10 +265,12 @@ class KubernetesBackend:
         bound = not steered and len(wanted) == 1 and self._bound.may(new)
         manifests = rendering.gang(new, self._site, steered=steered, bound=bound)
         nodes = {one.key: one.holding.node for one in wanted}
+        fit = functools.partial(self._check_fit, {one.key: one.holding.amount for one in wanted}, nodes)
         try:
             self._places.take(nodes)  # first: the check reserves the amounts, and with them the tasks count as there
-            self._check_fit({one.key: one.holding.amount for one in wanted}, nodes)
-            made = {**there, **await self._make(manifests, still if steered or bound else backends.always)}
+            fit()
+            asked = still if steered or bound else backends.always
+            made = {**there, **await self._make(manifests, asked, fit if bound else None)}
             await self._check_made(wanted, made, new)
             ours: list[backends.TaskLaunch] = []
             theirs: list[backends.TaskLaunch] = []
@@ -332,13 +334,18 @@ class KubernetesBackend:
             if not self._own.is_bound(key):
                 self._own.reserve(key, place, wanted[key])
 
-    async def _make(self, gang: rendering.Gang, still: backends.Still) -> dict[attempts.TaskKey, objects.Pod]:
+    async def _make(
+        self, gang: rendering.Gang, still: backends.Still, fit: Callable[[], None] | None
+    ) -> dict[attempts.TaskKey, objects.Pod]:
         """Create the Secrets, then the pods, or find those that an earlier try has made.
 
         The Secrets come first, so that a pod never lacks its own, wherever the server dies. `still` is asked before
-        each pod: one that another scheduler binds may start at once.
+        each pod: one that another scheduler binds may start at once. So may one that is created bound: `fit` checks
+        once more that it fits.
         """
         await self._all(self._create("secrets", manifest, objects.Bare) for manifest in gang.secrets)
+        if fit is not None:
+            fit()
         made = await self._all(self._create_pod(manifest, still) for manifest in gang.pods.values())
         return dict(zip(gang.pods, made, strict=True))
 
@@ -346,15 +353,29 @@ class KubernetesBackend:
         """Create the pod, which is observed from now on, whatever becomes of the others."""
         backends.check(still)
         try:
-            made = await self._create("pods", manifest, objects.Pod)
+            made = await self._create_to_the_end(manifest)
         except errors.Unavailable as error:
-            if "nodeName" not in manifest["spec"] or not isinstance(error.__cause__, _REFUSALS):
+            if "nodeName" not in manifest["spec"] or not boundpods.is_refusal(error):
                 raise
             backends.check(still)
             made = await self._create("pods", rendering.unbound(manifest), objects.Pod)
             self._bound.refused(error.message)
         self._own.put(made)
         return made
+
+    async def _create_to_the_end(self, manifest: rendering.Manifest) -> objects.Pod:
+        """Create a pod. One that is created bound takes its node at once: a cancellation waits until it is observed."""
+        creating = asyncio.ensure_future(self._create("pods", manifest, objects.Pod))
+        try:
+            return await asyncio.shield(creating)
+        except asyncio.CancelledError:
+            if "nodeName" in manifest["spec"]:
+                await asyncio.wait([creating], timeout=boundpods.ANSWER_S)
+            creating.cancel()
+            [found] = await asyncio.gather(creating, return_exceptions=True)
+            if isinstance(found, objects.Pod):
+                self._own.put(found)
+            raise
 
     async def _create(self, plural: str, manifest: rendering.Manifest, kind: type[T]) -> T:
         """Create an object.
@@ -381,7 +402,7 @@ class KubernetesBackend:
         new: Sequence[backends.TaskLaunch],
     ) -> None:
         """Check the pods as the API server returned them. A pod that was created bound, and must not be, is removed at
-        once: the agent in it has not started yet.
+        once.
         """
         bound = {one.key: made[one.key] for one in new if made[one.key].spec.node_name}
         try:

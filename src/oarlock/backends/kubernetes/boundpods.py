@@ -18,11 +18,16 @@ import msgspec
 import structlog
 
 from oarlock.backends import backends
-from oarlock.spec import holdings
+from oarlock.backends.kubernetes.apiserver import answers, objects
+from oarlock.spec import errors, holdings
 
+ANSWER_S = 5.0
+"""For so long a launch that is given up waits for the answer to the creation of such a pod."""
 TRUSTED_S = 60.0
 REFUSED_S = 600.0
 MOST_SHAPES = 1000
+_OTHERS = frozenset((401, 409))
+"""Wrong credentials, and a name that is taken."""
 
 Shape = tuple[holdings.Resources, holdings.Resources, backends.Container]
 
@@ -56,6 +61,14 @@ class BoundPods:
         """Take note that the cluster takes the pod without a node name, and did not take it with one."""
         self._refused_until = self._monotonic() + REFUSED_S
         _log.info("kubernetes.node_name_refused", why=why)
+
+
+def is_refusal(error: errors.OarlockError) -> bool:
+    """Return whether a policy may have refused the node name: webhooks answer with any status of their own."""
+    told = error.__cause__.detail if isinstance(error.__cause__, errors.OarlockError) else error.detail
+    if not isinstance(told, objects.Status) or told.code in _OTHERS | answers.AGAIN:
+        return False
+    return 400 <= told.code < 500 and "exceeded quota" not in told.message
 
 
 def shape(one: backends.TaskLaunch) -> Shape:

@@ -72,10 +72,11 @@ _RECORDS = (
 )
 _RECORDS_OF_JOB = _RECORDS.where(schema.records.c.job == sa.bindparam("job"))
 _CHANGED = (
-    sa.select(schema.records.c.job, sa.func.max(schema.records.c.version))
+    sa.select(schema.records.c.job, schema.records.c.version)
     .where(schema.records.c.seq > sa.bindparam("after"), schema.records.c.job != sa.literal_column("''"))
-    .group_by(schema.records.c.job)
+    .order_by(schema.records.c.seq)
 )
+"""Not grouped by job: SQLite would look at the whole log, by its index of jobs."""
 _NEWEST = sa.select(schema.records.c.seq).order_by(schema.records.c.seq.desc()).limit(1)
 _FIRST_SEQ = sa.select(schema.jobs.c.first_seq).where(schema.jobs.c.id == sa.bindparam("id"))
 _CHECKPOINTS = (
