@@ -136,7 +136,9 @@ async def test_a_launch_that_is_cancelled_knows_of_its_bound_pod() -> None:
         launching = asyncio.create_task(made.launch([inmemory.launch_of("j-2", amount=ONE_CPU)]))
         await test_races.until(lambda: cluster.asked == 2)
         launching.cancel()
-        await asyncio.sleep(0)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not launching.done(), "it waits for the answer"
         cluster.creates.set()
         await asyncio.gather(launching, return_exceptions=True)
         assert launching.cancelled()
