@@ -23,16 +23,18 @@ MOST_CHARACTERS = 2000
 MOST_REMEMBERED = 2000
 _ESCAPES = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|[@-Z\\-_])")
 _LAST = 253402300799.0  # the year 9999
+_METHODS = frozenset(dir(dict))
 
 
 class _Environment(jinja2.Environment):
-    """Jinja's environment, which looks for `row.name` of a dictionary among its keys first.
+    """Jinja's environment, which looks for `row.name` of a dictionary among its keys first, after the methods.
 
     Jinja tries the attribute first, and raises and catches an error for each key: a quarter of the time of a row.
+    Users choose keys, too: one named `items` must not take the place of the method that a template calls.
     """
 
     def getattr(self, obj: Any, attribute: str) -> Any:
-        if type(obj) is dict and attribute in obj:
+        if type(obj) is dict and attribute not in _METHODS and attribute in obj:
             return obj[attribute]
         return super().getattr(obj, attribute)
 
