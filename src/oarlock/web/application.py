@@ -119,23 +119,11 @@ class Pages:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         secret = self._cookie.read(headers.get("cookie", ""))
         visit = visits.Visit(scope, receive, self._api, secret, self._cookie, self._shared)
-        closing, script = True, visit.fragment
+        closing = True
         try:
-            origins.check_host(headers.get("host", ""), self._settings.hosts)
-            page = self._page(visit)
-            script, visit.plain = script or page.stream, page.script
-            if page.stream or visit.method not in origins.SAFE:
-                origins.check_origin(headers)
-            if not page.open:
-                await visit.admit(self._admissions)
-                visit.demand(page.right)
-            if visit.fragment and page.live:
-                return await self._update(visit, page)
-            answer = await page.handler(visit)
-            closing = not isinstance(answer, responses.StreamingResponse)  # its generator closes the visit
-            return await self._response(visit, answer, page)
-        except errors.Unauthenticated as error:
-            return await self._unauthenticated(visit, error, script=script)
+            response = await self._visited(visit)
+            closing = not isinstance(response, responses.StreamingResponse)  # its generator closes the visit
+            return response
         except errors.OarlockError as error:
             return await self._failure(visit, error)
         except Exception as error:  # noqa: BLE001 - the last catch: the log gets the reason, and the browser does not
@@ -146,6 +134,24 @@ class Pages:
         finally:
             if closing:
                 await visit.close()
+
+    async def _visited(self, visit: visits.Visit) -> responses.Response:
+        """Return the page, or the way to a session. Raises as the page does."""
+        script = visit.fragment
+        try:
+            origins.check_host(visit.headers.get("host", ""), self._settings.hosts)
+            page = self._page(visit)
+            script, visit.plain = script or page.stream, page.script
+            if page.stream or visit.method not in origins.SAFE:
+                origins.check_origin(visit.headers)
+            if not page.open:
+                await visit.admit(self._admissions)
+                visit.demand(page.right)
+            if visit.fragment and page.live:
+                return await self._update(visit, page)
+            return await self._response(visit, await page.handler(visit), page)
+        except errors.Unauthenticated as error:
+            return await self._unauthenticated(visit, error, script=script)
 
     def _page(self, visit: visits.Visit) -> table.Page:
         """Return the page of the path. Raises NotFound, and MethodNotAllowed."""

@@ -221,6 +221,24 @@ async def test_a_question_about_the_whole_server_is_answered(rig: browsers.WebRi
     assert sent[0]["status"] == 404
 
 
+async def test_a_page_that_fails_without_a_session_is_reported_as_any_other(
+    rig: browsers.WebRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    render = rig.app._templates.render
+
+    def broken(template: str, /, **facts: Any) -> str:
+        if template == "again.html":
+            raise ZeroDivisionError
+        return render(template, **facts)
+
+    monkeypatch.setattr(rig.app._templates, "render", broken)
+    async with rig.browser() as browser:
+        answer = await browser.post("/jobs", data={"job": "x"}, headers=browsers.OURS)
+        assert (answer.status_code, [event for event, _ in rig.failures]) == (500, ["page_failed"])
+        assert "This page has failed." in browsers.text(answer.text)
+        rig.failures.clear()
+
+
 async def test_the_api_reads_no_cookie(rig: browsers.WebRig) -> None:
     async with rig.browser("root") as browser:
         for path in ("/api/v1/jobs", "/api/v1/users", "/openapi.json"):
