@@ -18,7 +18,7 @@ from tests.web import browsers
 from oarlock.api.security import authentication
 from oarlock.client.asynchronous import clients
 from oarlock.scheduler.forecasting import forecasts
-from oarlock.spec import attempts, bodies, events, phases
+from oarlock.spec import attempts, bodies, errors, events, phases
 from oarlock.spec.access import users
 from oarlock.web import application, routing
 from oarlock.web.access import admissions, visits
@@ -89,6 +89,31 @@ class Silent:
 
     async def news(self, **_: float) -> None:
         await asyncio.Event().wait()
+
+    async def close(self) -> None:
+        pass
+
+
+class Telling:
+    """A client of an API with one event. Then the session of `other` ends, and a further wait ends the server."""
+
+    def __init__(self, about: bodies.Server, other: Telling | None = None) -> None:
+        self._about = about
+        self._other = other
+        self._known = True
+
+    async def news(self, *, after: int, wait_s: float) -> bodies.RecordPage:
+        if after > self._about.seq:
+            if wait_s:
+                raise errors.Unavailable("The server ends.")
+            if self._other is not None:
+                self._other._known = False
+        return bodies.RecordPage(items=(), next=self._about.seq + 1)
+
+    async def server(self) -> bodies.Server:
+        if not self._known:
+            raise errors.Unauthenticated("The server does not know this session.")
+        return self._about
 
     async def close(self) -> None:
         pass
@@ -478,8 +503,24 @@ async def test_nothing_is_told_after_the_revocation_of_a_token(
 
 
 def test_a_stream_notices_the_end_of_its_session_within_a_second() -> None:
-    """Also an end that another server has made, which this one learns when it reads the session anew."""
+    """Also an end that another server has made, which this one learns when it reads the session anew.
+
+    The sessions are asked for after each wait and after each pause, so the longer one of the two counts.
+    """
     assert max(feeds.WAIT_S, feeds.PAUSE_S) + authentication.KNOWN_S < 1.0
+
+
+async def test_the_sessions_of_equal_readers_are_asked_for_between_a_pause_and_a_wait(rig: browsers.WebRig) -> None:
+    async with rig.as_user("ann") as http:
+        about = msgspec.convert((await http.get("/api/v1/server")).json(), bodies.Server)
+    listens = Telling(about)
+    reads = Telling(about, listens)
+    listening = rig.app._feeds.listening
+    async with listening("x", about, lambda: reads), listening("y", about, lambda: listens) as ear:
+        assert await ear.next(60.0) is not None
+        with pytest.raises(feeds.Ended) as ended:
+            await ear.next(60.0)
+    assert ended.value.session
 
 
 async def test_a_stream_without_news_ends_after_another_server_has_removed_the_token(rig: browsers.WebRig) -> None:

@@ -1,9 +1,9 @@
 """One reader of the event log for all equal readers (`readers`): the streams of a user, or of all administrators.
 
-A reader asks the API with the session of one member, at most twice a second, however many pages are open. Then,
-before anything is told, it asks the API for the user of each member's own session. A session that has ended, or has
-another right by now, hears nothing more, and its streams end. A message names the events that it covers, from `after`
-to `seq`; a page that finds a gap between two messages fetches itself.
+A reader asks the API with the session of one member, and tells news at most twice a second, however many pages are
+open. Before anything is told, and after each pause and each wait, it asks the API for the user of each member's own
+session. A session that has ended, or has another right by now, hears nothing more, and its streams end. A message
+names the events that it covers, from `after` to `seq`; a page that finds a gap between two messages fetches itself.
 """
 
 from __future__ import annotations
@@ -167,11 +167,12 @@ class _Feed:
                 self._end(member, session=False)
 
     async def _follow(self) -> None:
+        wait_s = WAIT_S
         while self.members:
             asked = time.monotonic()
             speaker = next(iter(self.members.values()))
             try:
-                page = await speaker.client.news(after=self.seq, wait_s=WAIT_S)
+                page = await speaker.client.news(after=self.seq, wait_s=wait_s)
             except errors.Unauthenticated:
                 self._end(speaker, session=True)
                 continue
@@ -186,8 +187,11 @@ class _Feed:
                 self.seq = page.next
                 await self._tell(checked, news)
                 await asyncio.sleep(asked + PAUSE_S - time.monotonic())
-            elif waited_s < WAIT_S / 2:
+                wait_s = 0.0  # a wait right after the pause would put off the look at the sessions
+            elif waited_s < wait_s / 2:
                 return  # an answer without a wait: the server ends
+            else:
+                wait_s = WAIT_S
 
     async def _check(self) -> dict[str, bodies.Server]:
         """Ask for the user of each member's session. Return those that are still equal readers, and end the others."""
