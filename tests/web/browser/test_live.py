@@ -125,6 +125,15 @@ async def test_a_hidden_page_asks_once_it_is_seen(opened: Open) -> None:
     await opened.updated(1)
 
 
+async def test_a_page_that_the_reader_comes_back_to_asks(opened: Open) -> None:
+    """A browser may restore a page that was left as it was: the news have passed it by, and the server forgot it."""
+    shown = "dispatchEvent(new PageTransitionEvent('pageshow', {{ persisted: {} }}))"
+    await opened.page.evaluate(shown.format("false"))
+    await opened.updated(0)
+    await opened.page.evaluate(shown.format("true"))
+    await opened.updated(1)
+
+
 async def test_a_page_that_is_hidden_or_left_says_so_once(opened: Open) -> None:
     """The server makes the mark of a page that it knows with all news of it, also where nothing shows the page."""
     told: list[str] = []

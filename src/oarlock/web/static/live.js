@@ -174,12 +174,14 @@
     if (!bar.hidden) news();
   };
   for (const kind of ["online", "focus"]) addEventListener(kind, awake);
-  document.addEventListener("visibilitychange", () => {
+  const shown = () => {
     if (document.hidden) return leave();
     awake();
     news();
-  });
+  };
+  document.addEventListener("visibilitychange", shown);
   addEventListener("pagehide", leave);
+  addEventListener("pageshow", ({ persisted }) => persisted && shown()); // the reader came back, and finds the page as it was left
   setInterval(() => {
     const every = Number(main.dataset.refresh || 0) * 1000;
     if ((every && Date.now() - fetchedAt >= every && !document.hidden) || (dirty && !timer && !fetching)) later(0);
