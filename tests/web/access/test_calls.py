@@ -26,22 +26,40 @@ async def test_the_application_gets_the_whole_request() -> None:
     found: list[Any] = []
 
     async def refuse(scope: Any, receive: Any, send: Any) -> None:
-        found.extend((scope, await receive()))
+        found.extend((scope, first := await receive()))
+        if first["more_body"]:
+            found.append(await receive())
         await send({**START, "status": 404})
         await send({"type": "http.response.body", "body": b'{"error":{"code":"not_found",', "more_body": True})
         await send({"type": "http.response.body", "body": b'"message":"no such job"}}'})
 
     with pytest.raises(errors.NotFound, match="no such job"):
         await ask(refuse)
-    scope, message = found
+    scope, message, end = found
     assert (scope["method"], scope["path"], scope["query_string"]) == ("PATCH", "/api/v1/jobs/a@b", b"")
     assert (scope["client"], scope["headers"].count((b"x-more", b"1"))) == (("10.0.0.1", 7), 1)
     told = dict(scope["headers"])
     assert (told[b"host"], told[b"authorization"]) == (b"127.0.0.1", b"Bearer oas_x")
     assert (told[b"content-type"], message) == (
         b"application/json",
-        {"type": "http.request", "body": b'{"priority":7,"pool":null,"min":null,"max":null}', "more_body": False},
+        {"type": "http.request", "body": b'{"priority":7,"pool":null,"min":null,"max":null}', "more_body": True},
     )
+    assert end == {"type": "http.request", "body": b"", "more_body": False}
+
+
+async def test_a_refused_body_has_an_end() -> None:
+    """The API reads the rest of a body that is too large: without an end it would wait for one."""
+    ends: list[Any] = []
+
+    async def refuse(scope: Any, receive: Any, send: Any) -> None:
+        if (await receive())["more_body"]:
+            ends.append((await receive())["more_body"])
+        await send({**START, "status": 413})
+        await send({"type": "http.response.body", "body": b'{"error":{"code":"too_large","message":"too large"}}'})
+
+    with pytest.raises(errors.TooLarge):
+        await ask(refuse)
+    assert ends == [False]
 
 
 async def test_without_a_secret_no_one_is_named() -> None:
@@ -80,7 +98,8 @@ async def test_the_application_ends_with_its_caller() -> None:
     begun, ended = asyncio.Event(), asyncio.Event()
 
     async def slow(scope: Any, receive: Any, send: Any) -> None:
-        await receive()
+        while (await receive())["more_body"]:
+            pass
         begun.set()
         try:
             await receive()  # the caller does not leave

@@ -77,19 +77,21 @@ class StreamingTransport(httpx.AsyncBaseTransport):
 
 
 class _Whole:
-    """A request whose body and answer are whole. Its caller does not leave before the answer."""
+    """A request whose body and answer are whole. Its caller does not leave before the answer.
+
+    The end of the body comes by itself: an application that refuses the body reads on to its end.
+    """
 
     def __init__(self, body: bytes) -> None:
-        self._body: bytes | None = body
+        self._parts = [b"", body] if body else [b""]  # the last one is the next
         self.status = 0
         self.chunks: list[bytes] = []
         self.complete = False
 
     async def receive(self) -> Message:
-        if self._body is None:
+        if not self._parts:
             await asyncio.get_running_loop().create_future()
-        body, self._body = self._body, None
-        return {"type": "http.request", "body": body, "more_body": False}
+        return {"type": "http.request", "body": self._parts.pop(), "more_body": bool(self._parts)}
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
