@@ -463,3 +463,21 @@ async def test_long_lines_before_short_ones_are_read_back_a_few_at_a_time(
     assert [told(line) for line in page.lines] == [told(line) for line in expected]
     assert len(page.lines) > 300
     assert max(groups) < 1_100_000
+
+
+async def test_lines_that_were_too_long_for_a_group_are_not_searched_for_again_and_again(
+    store: logfiles.DirectoryLogs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await add(store, KEYS[0], b"".join(b"%d %s\n" % (number, b"x" * 10_000) for number in range(2000)), 1.0)
+    counts: list[int] = []
+
+    def counted(path: Path, end: int, count: int) -> int:
+        counts.append(count)
+        return tail_start(path, end, count)
+
+    tail_start = cursors.tail_start
+    monkeypatch.setattr(cursors, "tail_start", counted)
+    page = await store.page(ALL, "end", before=300, after=0)
+    assert [line.text.split(" ")[0] for line in page.lines] == [str(number) for number in range(1700, 2000)]
+    assert sorted(set(counts)) == [paging.LEAST_LINES, 2 * paging.LEAST_LINES]
+    assert counts.count(2 * paging.LEAST_LINES) == 1

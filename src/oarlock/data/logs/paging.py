@@ -97,14 +97,15 @@ def lines(number: int, stream: streams.Stream, start: int, end: int, block: int)
 
 def _lines_back(number: int, stream: streams.Stream, low: int, end: int) -> Iterator[Place]:
     """Yield the lines of a stream before `end`, the last one first, down to `low`, read in growing groups."""
-    count = LEAST_LINES
+    count, most = LEAST_LINES, MOST_LINES
     while end > low:
         start = max(low, cursors.tail_start(stream.path, end, count))
         if count > LEAST_LINES and end - start > cursors.BLOCK_BYTES:  # long lines: fewer of them are kept in memory
+            most = max(LEAST_LINES, count // 2)  # else each of the next groups would be searched for twice
             count = LEAST_LINES
             continue
         yield from reversed(list(lines(number, stream, start, end, cursors.BLOCK_BYTES)))
-        end, count = start, min(MOST_LINES, 2 * count)
+        end, count = start, min(most, 2 * count)
 
 
 def _placed(number: int, stream: streams.Stream, found: Sequence[storage.Line], behind: int) -> Iterator[Place]:
