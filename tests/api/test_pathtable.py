@@ -40,6 +40,17 @@ def test_the_first_of_several_paths_counts() -> None:
         assert found.endpoint == order[0]
 
 
+def test_the_first_of_two_paths_that_differ_in_their_parameters_names_counts() -> None:
+    found = pathtable.PathTable({"/a/{one}": 1, "/a/{two}": 2}).find("/a/b")
+    assert found == (1, {"one": "b"})
+
+
+@pytest.mark.parametrize("segment", ["{file:path}", "a:b", "{one}.csv", "v{one}", "{one}{two}", "{}", "{one", "one}"])
+def test_a_segment_that_the_table_cannot_tell_is_refused(segment: str) -> None:
+    with pytest.raises(ValueError, match="is not a segment"):
+        pathtable.PathTable({f"/a/{segment}/b": 1})
+
+
 @pytest.mark.parametrize("path", ["", "/", "x", "//", "/api/v1/nothing"])
 def test_an_unknown_path_is_not_found(path: str) -> None:
     assert pathtable.PathTable({"/api/v1/jobs/{job}": 1}).find(path) is None

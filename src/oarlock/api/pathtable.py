@@ -6,10 +6,12 @@ the same places have one look-up, and there are few such forms.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Generic, NamedTuple, TypeVar
 
 E = TypeVar("E")
+_SEGMENT = re.compile(r"[^{}:]*|\{\w+\}")
 
 
 class Found(NamedTuple, Generic[E]):
@@ -20,7 +22,7 @@ class Found(NamedTuple, Generic[E]):
 class PathTable(Generic[E]):
     """Endpoints by their paths. A parameter is a whole segment, such as `{job}`, and is never empty.
 
-    Where several paths match, the first one counts.
+    Where several paths match, the first one counts. Raises ValueError for a path with a parameter of another form.
     """
 
     def __init__(self, endpoints: Mapping[str, E]) -> None:
@@ -28,9 +30,12 @@ class PathTable(Generic[E]):
         self._endpoints = list(endpoints.values())
         for number, path in enumerate(endpoints):
             segments = path.split("/")
+            for one in segments:
+                if not _SEGMENT.fullmatch(one):
+                    raise ValueError(f"{path}: `{one}` is not a segment of the table. Write a text or `{{name}}`.")
             places = tuple(place for place, one in enumerate(segments) if one.startswith("{"))
             form = self._forms.setdefault(len(segments), {}).setdefault(places, {})
-            form[_masked(segments, places)] = number, path
+            form.setdefault(_masked(segments, places), (number, path))
 
     def find(self, path: str) -> Found[E] | None:
         segments = path.split("/")
