@@ -44,6 +44,11 @@ def test_files_that_a_page_loads_as_one_are_whole_strict_and_no_files_of_their_o
                 found.path(part)
 
 
+def test_the_script_of_the_live_updates_stops_no_other_one_where_it_fails() -> None:
+    """An error in a file ends all that follows in it."""
+    assert assets.TOGETHER["frame.js"][-1] == "live.js"
+
+
 async def test_a_page_loads_few_files(rig: browsers.WebRig) -> None:
     """Each file costs a first visit a request, which other requests wait for."""
     async with rig.browser("ann") as browser:
