@@ -14,8 +14,7 @@ from oarlock.data.logs import cursors, cuts, joblogs, streams
 
 MOST_BYTES = 4 << 20
 """About the most text of a page: a page of very long lines has fewer of them."""
-LEAST_LINES, MOST_LINES = 16, 256
-"""The lines that are read at a time backward: at first, and at most."""
+BACK_LINES = 16
 
 
 class Place(NamedTuple):
@@ -84,28 +83,18 @@ def _unended(known: cuts.Spans, cut: cuts.Cut) -> Iterator[Place]:
 
 
 def lines(number: int, stream: streams.Stream, start: int, end: int, block: int) -> Iterator[Place]:
-    """Yield the lines of a stream from `start` to `end`, read in growing blocks of at most `block` bytes.
-
-    A page takes few lines of each stream, and every line that is read costs time, also one that is not taken.
-    """
+    """Yield the lines of a stream from `start` to `end`."""
     cursor = cursors.Cursor(stream.key, stream.name, stream.path, stream.index(), start)
-    size = min(block, cursors.LEAST_BLOCK_BYTES)
-    while found := cursor.take(end, flush=True, block=size):
+    while found := cursor.take(end, flush=True, block=block):
         yield from _placed(number, stream, found, cursor.offset)
-        size = min(block, 2 * size)
 
 
 def _lines_back(number: int, stream: streams.Stream, low: int, end: int) -> Iterator[Place]:
-    """Yield the lines of a stream before `end`, the last one first, down to `low`, read in growing groups."""
-    count, most = LEAST_LINES, MOST_LINES
+    """Yield the lines of a stream before `end`, the last one first, down to `low`."""
     while end > low:
-        start = max(low, cursors.tail_start(stream.path, end, count))
-        if count > LEAST_LINES and end - start > cursors.BLOCK_BYTES:  # long lines: fewer of them are kept in memory
-            most = max(LEAST_LINES, count // 2)  # else each of the next groups would be searched for twice
-            count = LEAST_LINES
-            continue
+        start = max(low, cursors.tail_start(stream.path, end, BACK_LINES))
         yield from reversed(list(lines(number, stream, start, end, cursors.BLOCK_BYTES)))
-        end, count = start, min(most, 2 * count)
+        end = start
 
 
 def _placed(number: int, stream: streams.Stream, found: Sequence[storage.Line], behind: int) -> Iterator[Place]:
