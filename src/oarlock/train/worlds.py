@@ -65,6 +65,8 @@ class World:
                 "this process joins others that train already, and they do not repeat what a script exchanges before "
                 "its session: exchange it after the session has begun, or give it to the session as state"
             )
+        if complete is not None:
+            complete()
         with exchanging():
             return _gather(value, self.world_size)
 
@@ -104,6 +106,10 @@ rounds: Rounds | None = None
 watch: Callable[[], None] | None = None
 """Called again and again while this process waits for an exchange of the process group: parameter servers may need it
 meanwhile.
+"""
+complete: Callable[[], None] | None = None
+"""Completes the exchanges of backward passes that an error has ended. Called before other exchanges: the ranks without
+an error are in the exchange of that pass.
 """
 leaving: list[Callable[[], None]] = []
 """Called by `shutdown` before this process leaves the others: strategies say that they are done."""

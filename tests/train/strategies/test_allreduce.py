@@ -15,7 +15,8 @@ from torch import nn
 
 from oarlock import train
 from oarlock.train import errors, worlds
-from oarlock.train.strategies import buckets, choices, dataparallel, replicas
+from oarlock.train.sharing import crews
+from oarlock.train.strategies import automatic, buckets, choices, dataparallel, replicas, tuning
 
 
 def learned(model: nn.Module, attached: nn.Module, *, steps: int = 4, parts: int = 1) -> list[torch.Tensor]:
@@ -111,6 +112,79 @@ def after_a_pass_that_failed() -> None:
             for one in model.parameters():
                 first, second = world.gather(one.grad.tolist())
                 assert first == second
+
+
+def stepped(world: worlds.World, model: nn.Sequential, step: int, failing: bool) -> None:
+    """Make a backward pass, which an error may end in its middle, and look at the means."""
+    x = torch.randn(4, 6, generator=torch.Generator().manual_seed(10 * step + world.rank))
+    alone = nn.Sequential(*copy.deepcopy(list(model)))
+    alone.zero_grad()
+    alone(x).square().sum().backward()
+    model.zero_grad()
+    if failing:
+        with model[3].register_forward_hook(lambda _, inputs, output: Failing.apply(output)):
+            loss = model(x).square().sum()
+        with pytest.raises(RuntimeError, match="out of memory"):
+            loss.backward()
+        return
+    model(x).square().sum().backward()
+    ours = torch.cat([one.grad.reshape(-1) for one in alone.parameters()])
+    means = torch.cat([one.grad.reshape(-1) for one in model.parameters()])
+    model.checked = (ours.tolist(), means.tolist())  # type: ignore[assignment]
+
+
+def after_a_pass_that_failed_on_one_rank(way: str) -> None:
+    """The ranks without an error wait for its buckets. Later sums are those of the same buckets on all ranks."""
+    world = train.init()
+    tuning.SIZES, tuning.MEASURED, buckets.BUCKET_BYTES = (1000, 8000), 1, 4000
+    crews.LEAST_BYTES = 1 if way == "memory" else 1 << 40
+    automatic.may_win = lambda *_: True
+    torch.manual_seed(1)
+    layers = [nn.BatchNorm1d(40)] if way == "buffers" else [nn.Tanh()]
+    model = nn.Sequential(nn.Linear(6, 40), *layers, nn.Linear(40, 40), nn.Tanh(), nn.Linear(40, 3))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    compression = way if way in choices.COMPRESSIONS else "none"
+    size: Any = "tuned" if way in ("tuned", "auto") else 1000
+    train.data_parallel(model, optimizer, compression=compression, bucket_bytes=size)
+    for step in range(24):
+        stepped(world, model, step, failing=step in (2, 5, 6) and world.rank == step % 2)
+        if step == 6:
+            world.gather(step)
+        elif step > 6:
+            (ours, means), (theirs, others) = world.gather(model.checked)
+            assert means == others
+            if way in ("none", "memory", "buffers", "tuned"):
+                torch.testing.assert_close(torch.tensor(means), (torch.tensor(ours) + torch.tensor(theirs)) / 2)
+    strategy = dataparallel.strategy_of(model)
+    assert strategy is not None
+    assert strategy.figures is not None
+    assert strategy.figures.exchanges == 24, "each pass has one, whatever ended it"
+    choice = strategy.choice()
+    assert world.gather(choice) == [choice] * 2
+
+
+@pytest.mark.parametrize("way", ["none", "memory", "buffers", "bf16", "powersgd", "dgc", "tuned", "auto"])
+def test_an_error_on_one_rank_shifts_no_sums(way: str, tmp_path: Path) -> None:
+    codes = crew.run(after_a_pass_that_failed_on_one_rank, way, folder=tmp_path, timeout_s=40)
+    assert codes == [0, 0], crew.output(tmp_path)
+
+
+def of_two_models() -> None:
+    """The exchange of the model with the error comes before that of the other one, and before a session's own."""
+    world = train.init()
+    one, other = (train.data_parallel(plain_net(), bucket_bytes=1000) for _ in range(2))
+    optimizer = torch.optim.SGD([*one.parameters(), *other.parameters()], 0.1)
+    seen = []
+    with train.Session(one=one, other=other, optimizer=optimizer, total_steps=6) as session:
+        for step in session.steps():
+            stepped(world, one, step, failing=step in (2, 4, 6) and world.is_chief)
+            if step > 2:
+                stepped(world, other, step, failing=False)
+                seen.append(other.checked)
+    (ours, theirs) = world.gather(seen)
+    for (mine, means), (others, same) in zip(ours, theirs, strict=True):
+        assert means == same
+        torch.testing.assert_close(torch.tensor(means), (torch.tensor(mine) + torch.tensor(others)) / 2)
 
 
 def recomputed() -> None:
@@ -299,6 +373,7 @@ def with_buckets_that_fill_up_backwards() -> None:
         as_one_large_batch,
         held_back,
         after_a_pass_that_failed,
+        of_two_models,
         recomputed,
         with_unused_parameters,
         with_different_models,
@@ -306,7 +381,7 @@ def with_buckets_that_fill_up_backwards() -> None:
     ],
 )
 def test_two_ranks(tmp_path: Path, scenario: Callable[[], None]) -> None:
-    assert crew.run(scenario, folder=tmp_path) == [0, 0], crew.output(tmp_path)
+    assert crew.run(scenario, folder=tmp_path, timeout_s=60) == [0, 0], crew.output(tmp_path)
 
 
 def test_parameters_that_are_trained_later(tmp_path: Path) -> None:

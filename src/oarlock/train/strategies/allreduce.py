@@ -15,6 +15,9 @@ memory, and a resumed run does as that one did.
 With `bucket_bytes="tuned"` the size of the buckets is measured in the first steps (tuning.py), and is part of the
 checkpoint, too.
 
+A backward pass that an error has ended makes its whole exchange, too (backward.py). So all ranks start the same buckets
+in the same order, and count the same steps in a search.
+
 With one process nothing is attached to the model, unless others may join it.
 
 In an elastic job a process may be lost during an exchange. Then the gradients of the step are zeros, and optimizers
@@ -35,10 +38,10 @@ from torch import distributed, nn, optim
 from oarlock.train import errors, worlds
 from oarlock.train.sharing import crews
 from oarlock.train.strategies import backward, buckets, replicas, tuning
-from oarlock.train.strategies.strategy import Figures, Strategy
+from oarlock.train.strategies.strategy import Exchanging, Figures
 
 
-class AllReduce(Strategy):
+class AllReduce(Exchanging):
     """The mean of all ranks' gradients, in every step.
 
     `wire` is the type in which gradients travel where it is shorter than their own: torch.float16 or torch.bfloat16.
@@ -69,6 +72,7 @@ class AllReduce(Strategy):
         self._places: list[tuple[buckets.Bucket, int]] = []  # of each parameter, in the order of the model
         self.passes: backward.BackwardPass | None = None
         self._started = 0
+        self._open = False  # a pass has begun, and its exchange is not over
         self._measures = False
         self._hosts: list[list[int]] | None = None  # the ranks that add up in one memory, where large buckets might
         self.figures: Figures = Figures(self._world)
@@ -223,6 +227,7 @@ class AllReduce(Strategy):
         """Make one exchange of the present gradients, whatever they are."""
         self.pass_began()
         self._exchange(self.figures)
+        self._open = False
 
     def drop(self) -> None:
         """Let go of the optimizer."""
@@ -231,11 +236,12 @@ class AllReduce(Strategy):
         return self.passes.held_back() if self.passes else nullcontext()
 
     def leave(self) -> None:
+        self._open = False
         for bucket in self._buckets:
             bucket.clear()
 
     def regroup(self) -> None:
-        self.lost = False
+        self.lost = self._open = False
         for bucket in self._buckets:
             bucket.regroup(self._world.world_size)
         if self._tuning is not None:
@@ -244,12 +250,9 @@ class AllReduce(Strategy):
         self.figures.regroup(self._world)
 
     def pass_began(self) -> None:
-        self._started = 0
+        self.complete_pass()
+        self._open, self._started = True, 0
         self._measures = self.figures.noise.due() and self.figures.share > 0
-        if not self.lost:
-            with self.noticing():
-                for bucket in self._buckets:
-                    bucket.await_sum()
         for bucket in self._buckets:
             bucket.clear()
 
@@ -277,20 +280,41 @@ class AllReduce(Strategy):
         if self._world.world_size > 1 and not self.lost:
             with self.noticing():
                 self._exchange(figures)
+        self._open = False
         if self.lost:
             with torch.no_grad():
                 for parameter in self.parameters:
                     parameter.grad = torch.zeros_like(parameter)
             return
-        figures.exchanges += 1
-        figures.sent_bytes += round(sum(bucket.sent_bytes for bucket in self._buckets))
+        self._count()
         if self._measures:
             self._take_norms()
         self._take_time()
 
+    def complete_pass(self) -> bool:
+        failed, self._open = self._open, False
+        if not failed or self._world.world_size == 1 or self.lost:
+            return False
+        with self.noticing():
+            for bucket in self._buckets[self._started :]:
+                bucket.start_zeros()
+            for bucket in self._buckets:
+                bucket.await_sum(self.figures.waiting)
+            self.figures.waiting.settle()
+        if self.lost:
+            return False
+        self._count()
+        self._take_time()
+        return True
+
+    def _count(self) -> None:
+        self.figures.exchanges += 1
+        self.figures.sent_bytes += round(sum(bucket.sent_bytes for bucket in self._buckets))
+
     def _exchange(self, figures: Figures) -> None:
         for bucket in self._buckets[self._started :]:
             bucket.start(self._measures)
+            self._started += 1
         for bucket in self._buckets:
             bucket.finish(figures.waiting)
         figures.waiting.settle()
@@ -306,6 +330,7 @@ class AllReduce(Strategy):
         if self._world.world_size == 1 or not (model.training and torch.is_grad_enabled()):
             return
         if self.passes is not None and self.passes.exchanges and not self.lost:
+            backward.complete()
             with self.noticing():
                 replicas.broadcast_tensors([buffer.detach() for buffer in model.buffers()])
 

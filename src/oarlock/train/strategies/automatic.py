@@ -40,7 +40,7 @@ from oarlock.train import errors, worlds
 from oarlock.train.strategies import backward, parameterservers, replicas
 from oarlock.train.strategies.allreduce import AllReduce
 from oarlock.train.strategies.parameterservers import ParameterServers
-from oarlock.train.strategies.strategy import Strategy
+from oarlock.train.strategies.strategy import Exchanging
 from oarlock.train.strategies.wholegradient import WholeGradient
 
 DENSE = "none"
@@ -110,7 +110,7 @@ def choose(steps: Mapping[str, float]) -> str:
     return next(kind for kind in CANDIDATES if steps.get(kind, most + 1) <= most)
 
 
-class Automatic(Strategy):
+class Automatic(Exchanging):
     """The one of `kinds` that makes a step shortest. `make` returns a strategy by a candidate's name."""
 
     kind = "allreduce"
@@ -154,6 +154,7 @@ class Automatic(Strategy):
         return self._present.no_sync()
 
     def finish(self, wish: int) -> None:
+        self.complete_pass()
         self._present.finish(wish)
 
     @property
@@ -226,6 +227,7 @@ class Automatic(Strategy):
         return bool(chiefs) and self._present.inherit(chiefs, states, ranks)
 
     def pass_began(self) -> None:
+        self.complete_pass()
         self._change()
         if not isinstance(self._present, ParameterServers):
             self._present.pass_began()
@@ -237,6 +239,16 @@ class Automatic(Strategy):
     def pass_ended(self) -> None:
         if not isinstance(self._present, ParameterServers):
             self._present.pass_ended()
+        self._exchanged()
+
+    def complete_pass(self) -> bool:
+        if isinstance(self._present, ParameterServers) or not self._present.complete_pass():
+            return False
+        self._exchanged()
+        return True
+
+    def _exchanged(self) -> None:
+        """Measure the step whose exchange is over, and choose when enough is known. All ranks call it for each one."""
         if self.lost or self._chosen is not None or self._world.world_size == 1 or self.figures is None:
             return
         now, waited_s = time.monotonic(), self.figures.waiting.total_s

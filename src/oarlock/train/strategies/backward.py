@@ -1,7 +1,13 @@
-"""The backward pass as a strategy sees it: its first gradient, each finished gradient, and its end."""
+"""The backward pass as a strategy sees it: its first gradient, each finished gradient, and its end.
+
+An error may end a pass on one rank alone, after some gradients were sent, and the script may catch it. The others then
+wait for the rest. So a pass that has begun always makes one whole exchange: what is missing is sent as zeros, before
+the next exchange of any kind, and the results are dropped.
+"""
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -10,7 +16,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from oarlock.train import errors
+from oarlock.train import errors, worlds
 
 
 class Listener(Protocol):
@@ -19,6 +25,7 @@ class Listener(Protocol):
     def pass_began(self) -> None: ...
     def gradient_ready(self, index: int) -> None: ...
     def pass_ended(self) -> None: ...
+    def complete_pass(self) -> bool: ...
 
 
 class UnderWay:
@@ -27,13 +34,18 @@ class UnderWay:
     def __init__(self) -> None:
         self._end: weakref.ref[_End] | None = None
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether neither its end nor an error has ended it."""
+        return self._end is not None and self._end() is not None
+
     def begin(self, ended: Callable[[], None]) -> bool:
         """Take note of a gradient. Return whether it is the first one of a pass, at whose end `ended` is called.
 
         The engine keeps the call until then, and drops it where an error ends the pass. The next gradient is that of
         another pass then.
         """
-        if self._end is not None and self._end() is not None:
+        if self.goes_on:
             return False
         end = _End(self, ended)
         self._end = weakref.ref(end)
@@ -60,6 +72,8 @@ class BackwardPass:
         self.listener = listener
         self._telling = True
         self._under_way = UnderWay()
+        _known[next(_numbers)] = self
+        worlds.complete = complete
         for index, parameter in enumerate(parameters):
             parameter.register_post_accumulate_grad_hook(self._hook(index))
 
@@ -67,6 +81,11 @@ class BackwardPass:
     def exchanges(self) -> bool:
         """Whether the passes of this moment are told."""
         return self._telling
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether a pass is under way."""
+        return self._under_way.goes_on
 
     @contextmanager
     def held_back(self) -> Iterator[None]:
@@ -81,6 +100,7 @@ class BackwardPass:
             if not self._telling:
                 return
             if self._under_way.begin(self._end):
+                complete()
                 self.listener.pass_began()
             self.listener.gradient_ready(index)
 
@@ -88,6 +108,18 @@ class BackwardPass:
 
     def _end(self) -> None:
         self.listener.pass_ended()
+
+
+_known: weakref.WeakValueDictionary[int, BackwardPass] = weakref.WeakValueDictionary()
+"""The passes of all models, the first one first."""
+_numbers = itertools.count()
+
+
+def complete() -> None:
+    """Complete the exchanges of all passes that an error has ended: the others wait for them, in this order."""
+    for each in list(_known.values()):
+        if not each.goes_on:
+            each.listener.complete_pass()
 
 
 def refuse_missing(names: Sequence[str]) -> None:

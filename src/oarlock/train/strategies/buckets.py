@@ -94,10 +94,10 @@ class Bucket:
     def missing(self) -> list[str]:
         return [name for name, made in zip(self.names, self._made) if not made]
 
-    def await_sum(self) -> None:
+    def await_sum(self, waiting: Waiting) -> None:
         """Wait for the sum of a pass that an error has ended: it still writes into this memory."""
         if self._work is not None:
-            with worlds.exchanging():
+            with waiting, worlds.exchanging():
                 worlds.finish(self._work)
 
     def clear(self) -> None:
@@ -122,13 +122,22 @@ class Bucket:
             if len(self._makers):
                 made_here = [gradient is not None for gradient in gradients]
                 self._makers.copy_(torch.tensor(made_here, dtype=self._makers.dtype))
-            if self._sent is not self._flat:
-                self._sent.copy_(self._flat)
-            with worlds.exchanging():
-                if self._sum is not None:
-                    self._work = self._sum.start()
-                else:
-                    self._work = distributed.all_reduce(self._sent, async_op=True)
+            self._send()
+
+    def start_zeros(self) -> None:
+        """Take part in the sum without gradients, after an error: the other ranks wait for this bucket."""
+        with torch.no_grad():
+            self._flat.zero_()
+            self._send()
+
+    def _send(self) -> None:
+        if self._sent is not self._flat:
+            self._sent.copy_(self._flat)
+        with worlds.exchanging():
+            if self._sum is not None:
+                self._work = self._sum.start()
+            else:
+                self._work = distributed.all_reduce(self._sent, async_op=True)
 
     def _take(self, gradients: Sequence[torch.Tensor | None]) -> None:
         """Copy the gradients side by side: those of this pass, and those that were accumulated before."""

@@ -180,6 +180,24 @@ class Strategy:
         return False
 
 
+class Exchanging(Strategy):
+    """A strategy that exchanges gradients in the backward pass."""
+
+    def complete_pass(self) -> bool:
+        """Complete the exchange of the last pass if an error has ended that: its missing gradients are zeros. The mean
+        is dropped. Return whether this rank has made such an exchange.
+        """
+        raise NotImplementedError
+
+    def after_step(self, step: int) -> None:
+        self.complete_pass()
+        if self.lost:
+            raise errors.PeersLost("a process was lost in a step")
+
+    def finish(self, wish: int) -> None:
+        self.complete_pass()
+
+
 def figures_of(strategies: Iterable[Strategy]) -> list[Figures]:
     """Return the figures of the strategies that measure themselves."""
     return [one.figures for one in strategies if one.figures is not None]

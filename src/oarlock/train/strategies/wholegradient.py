@@ -23,10 +23,10 @@ from torch import distributed, nn, optim
 
 from oarlock.train import errors, worlds
 from oarlock.train.strategies import backward, replicas
-from oarlock.train.strategies.strategy import Figures, Strategy
+from oarlock.train.strategies.strategy import Exchanging, Figures
 
 
-class WholeGradient(Strategy):
+class WholeGradient(Exchanging):
     """The moments of a pass. A subclass overrides `prepare` and `exchange`.
 
     `named` are the trained parameters. In `exchange` each has a contiguous dense gradient: this rank's, then the mean.
@@ -41,6 +41,7 @@ class WholeGradient(Strategy):
         self._unused = unused_parameters
         self.even = False  # what is kept back is the same on all ranks: they have exchanged nothing since `flush`
         self._made: set[int] = set()
+        self._open = False  # a pass has begun, and has not come to its exchange
         self._afterwards: list[Callable[[], object]] = []
         self.passes: backward.BackwardPass | None = None
         self.figures: Figures = Figures(self.world)
@@ -137,7 +138,7 @@ class WholeGradient(Strategy):
         return self.passes.held_back() if self.passes else nullcontext()
 
     def regroup(self) -> None:
-        self.lost = False
+        self.lost = self._open = False
         self._afterwards.clear()
         self.figures.regroup(self.world)
 
@@ -157,6 +158,8 @@ class WholeGradient(Strategy):
         self.even = bool(shared.get("even"))
 
     def pass_began(self) -> None:
+        self.complete_pass()
+        self._open = True
         self._made.clear()
 
     def gradient_ready(self, index: int) -> None:
@@ -173,18 +176,37 @@ class WholeGradient(Strategy):
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
             parameter.grad = parameter.grad.contiguous()
+        self._open = False
+        self._exchange()
+        if self.lost:
+            for _, parameter in self.named:
+                parameter.grad = torch.zeros_like(parameter)
+
+    @torch.no_grad()
+    def complete_pass(self) -> bool:
+        failed, self._open = self._open, False
+        if not failed or self.world.world_size == 1 or self.lost:
+            return False
+        held = [parameter.grad for _, parameter in self.named]
+        for _, parameter in self.named:
+            parameter.grad = torch.zeros_like(parameter, memory_format=torch.contiguous_format)
+        try:
+            self._exchange()
+        finally:
+            for (_, parameter), gradient in zip(self.named, held):
+                parameter.grad = gradient
+        return not self.lost
+
+    def _exchange(self) -> None:
         if not self.lost:
             self.even = False
             with self.noticing():
                 self.exchange()
             self.figures.exchanges += 1  # a lost one, too: its step is not repeated
             self.figures.failed += self.lost
-        if self.lost:
-            for _, parameter in self.named:
-                parameter.grad = torch.zeros_like(parameter)
-            return
-        self.settle()
-        self.figures.waiting.settle()
+        if not self.lost:
+            self.settle()
+            self.figures.waiting.settle()
 
     def knows(self, state: dict[str, Any], part: str) -> bool:
         """Return whether a saved state has this part. If not, say that it is of another compression."""
@@ -201,6 +223,7 @@ class WholeGradient(Strategy):
         if self.world.world_size == 1 or self.lost or not (model.training and torch.is_grad_enabled()):
             return
         if self.passes is not None and self.passes.exchanges:
+            backward.complete()
             with self.noticing():
                 replicas.broadcast_tensors([buffer.detach() for buffer in model.buffers()])
 
