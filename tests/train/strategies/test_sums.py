@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import mmap
 import os
 import random
 import signal
@@ -115,6 +116,24 @@ def as_by_gloo() -> None:
 
 def test_two_ranks_get_the_bits_of_gloo(tmp_path: Path) -> None:
     assert crew.run(as_by_gloo, folder=tmp_path) == [0, 0], crew.output(tmp_path, 2)
+
+
+def forked() -> None:
+    """A process that reads ahead is a fork. It would keep the memory of buckets that have another size by then."""
+    train.init()
+    strategy = allreduce.AllReduce()
+    strategy.attach(wide_net())
+    assert any(bucket._sum is not None for bucket in strategy._buckets)
+    assert "/oarlock-" in Path("/proc/self/maps").read_text()
+    child = os.fork()
+    if child == 0:
+        os._exit("/oarlock-" in Path("/proc/self/maps").read_text())
+    assert os.waitpid(child, 0)[1] == 0, "the fork has the memory"
+
+
+@pytest.mark.skipif(not hasattr(mmap, "MADV_DONTFORK"), reason="Linux alone can keep memory out of a fork")
+def test_a_fork_has_no_part_in_the_memory(tmp_path: Path) -> None:
+    assert crew.run(forked, folder=tmp_path) == [0, 0], crew.output(tmp_path)
 
 
 def refuse(*_: object) -> None:

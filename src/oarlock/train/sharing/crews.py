@@ -214,7 +214,16 @@ def _rows(world: World, crew: Crew, size: int, files: contextlib.ExitStack, *, s
         with contextlib.suppress(OSError):
             assert offer is not None
             rows = [offer.map() if rank == world.rank else opened[rank].map(size) for rank in ranks]
+            _keep_from_forks(rows)
     return rows if all(world.gather(bool(rows))) else None
+
+
+def _keep_from_forks(rows: Sequence[mmap.mmap]) -> None:
+    """Let processes that read ahead, which are forks, not hold this memory when the ranks have let go of it."""
+    advice: int | None = getattr(mmap, "MADV_DONTFORK", None)  # of Linux
+    if advice is not None:
+        for row in rows:
+            row.madvise(advice)
 
 
 def _laid_out(
