@@ -156,7 +156,28 @@ def after_the_choice_of_an_exchange() -> None:
         assert bool(strategy._dense._buckets) == (kind == "none"), "buckets that nothing uses hold no memory"
 
 
-@pytest.mark.parametrize("scenario", [as_with_one_size, choose_one, after_the_choice_of_an_exchange])
+def at_a_checkpoint_of_the_choice() -> None:
+    """The step in which `auto` has chosen is saved with a size, too: no later search decides by time."""
+    for kind in ("none", "bf16"):
+        small_sizes(kept=SMALL)
+        automatic.ENOUGH_S = 1e9
+        automatic.may_win = lambda *_: True
+        automatic.choose = lambda steps, kind=kind: kind
+        model = test_allreduce.plain_net()
+        optimizer = torch.optim.SGD(model.parameters(), 0.01)
+        train.data_parallel(model, optimizer, compression="auto", bucket_bytes="tuned")
+        strategy = dataparallel.strategy_of(model)
+        assert strategy is not None
+        for _ in range(automatic.WARM_UP + automatic.MEASURED + 1):
+            assert strategy.choice() == {}
+            model(torch.randn(4, 6)).square().mean().backward()
+        strategy.before_save()
+        assert strategy.choice() == {"exchange": kind, "bucket_bytes": SMALL}
+
+
+@pytest.mark.parametrize(
+    "scenario", [as_with_one_size, choose_one, after_the_choice_of_an_exchange, at_a_checkpoint_of_the_choice]
+)
 def test_two_ranks(scenario: Callable[[], None], tmp_path: Path) -> None:
     assert crew.run(scenario, folder=tmp_path) == [0, 0], crew.output(tmp_path)
 

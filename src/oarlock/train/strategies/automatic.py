@@ -148,6 +148,8 @@ class Automatic(Exchanging):
         self._present.begin()
 
     def before_save(self) -> None:
+        """Begin with a choice of this very step: it may have a size of buckets, which belongs to the checkpoint."""
+        self._change()
         self._present.before_save()
 
     def no_sync(self) -> AbstractContextManager[None]:
