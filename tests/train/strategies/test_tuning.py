@@ -156,6 +156,30 @@ def after_the_choice_of_an_exchange() -> None:
         assert bool(strategy._dense._buckets) == (kind == "none"), "buckets that nothing uses hold no memory"
 
 
+def with_another_batch() -> None:
+    """Sizes are compared over equal work. Each rank may have another batch before the change, and the same after it."""
+    small_sizes()
+    world = train.init()
+    model = train.data_parallel(test_allreduce.plain_net(), bucket_bytes="tuned")
+    strategy = dataparallel.strategy_of(model)
+    assert isinstance(strategy, AllReduce)
+    strategy.figures.share = 4 + world.rank
+    for changed in (False, True):
+        if changed:
+            strategy.figures.share = 5
+        for step in range(WHOLE - 1):
+            assert strategy._tuning is not None
+            measured = len(strategy._tuning.medians)
+            if step:
+                assert measured == max(0, (step - tuning.WARM_UP + 1) // (MEASURED + 1))
+            if not changed and step == WHOLE - 2:
+                break
+            model(torch.randn(4, 6)).square().mean().backward()
+            if changed and step == 0:
+                assert strategy._bucket_bytes == DEFAULT
+    assert set(strategy.choice()) == {"bucket_bytes"}
+
+
 def at_a_checkpoint_of_the_choice() -> None:
     """The step in which `auto` has chosen is saved with a size, too: no later search decides by time."""
     for kind in ("none", "bf16"):
@@ -176,7 +200,14 @@ def at_a_checkpoint_of_the_choice() -> None:
 
 
 @pytest.mark.parametrize(
-    "scenario", [as_with_one_size, choose_one, after_the_choice_of_an_exchange, at_a_checkpoint_of_the_choice]
+    "scenario",
+    [
+        as_with_one_size,
+        choose_one,
+        after_the_choice_of_an_exchange,
+        with_another_batch,
+        at_a_checkpoint_of_the_choice,
+    ],
 )
 def test_two_ranks(scenario: Callable[[], None], tmp_path: Path) -> None:
     assert crew.run(scenario, folder=tmp_path) == [0, 0], crew.output(tmp_path)

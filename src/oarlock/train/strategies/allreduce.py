@@ -66,6 +66,7 @@ class AllReduce(Exchanging):
         self._bucket_bytes = None if isinstance(bucket_bytes, str) else bucket_bytes
         self._tuning: tuning.Tuning | None = None
         self._tuned: int | None = None  # the size that was chosen
+        self._shares = 0  # `figures.shares` of the steps that are measured
         self.may_tune = True  # for the one that lets this strategy exchange; a size is sought in such steps alone
         self._named: list[tuple[str, nn.Parameter]] = []
         self._buckets: list[buckets.Bucket] = []
@@ -100,8 +101,8 @@ class AllReduce(Exchanging):
         """Go on with these parameters, which another strategy has exchanged, and with its figures. The caller tells of
         the backward passes.
         """
-        self._sort(named)
         self.figures = figures or self.figures
+        self._sort(named)
 
     def let_go(self) -> None:
         """Let go of the buckets: another strategy exchanges the gradients from now on."""
@@ -120,7 +121,7 @@ class AllReduce(Exchanging):
         parameters = [parameter for _, parameter in self._named]
         default = max((buckets.default_bytes(one) for one in parameters), default=buckets.BUCKET_BYTES)
         begun = tuning.Tuning(default, sum(one.numel() * one.element_size() for one in parameters))
-        self._bucket_bytes = begun.present
+        self._bucket_bytes, self._shares = begun.present, self.figures.shares
         if len(begun.sizes) > 1:
             self._tuning = begun
         else:
@@ -154,7 +155,11 @@ class AllReduce(Exchanging):
             return
         if self._world.device.type == "cuda":
             torch.cuda.synchronize(self._world.device)
-        if not search.step_ended(time.monotonic()):
+        anew = self._shares != self.figures.shares  # the steps have another batch size than those before
+        if anew:
+            self._shares = self.figures.shares
+            search.restart()
+        if not search.step_ended(time.monotonic()) and not anew:
             return
         try:
             if search.over:

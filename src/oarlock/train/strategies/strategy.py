@@ -31,15 +31,25 @@ class Figures:
     `exchanges` counts the steps in which this rank took part, `failed` those of them with an exchange that could not
     end and gradients that were kept back, `sent_bytes` the bytes that it put on the wire, headers
     of the transport not counted. `share` is the number of this rank's examples in a gradient, 0 while unknown.
+    `shares` counts how often it was set: all ranks set it at the same step.
     """
 
     def __init__(self, world: World) -> None:
         self.exchanges = 0
         self.failed = 0
         self.sent_bytes = 0
-        self.share = 0
+        self._share = self.shares = 0
         self.waiting = Waiting(world.device)
         self.noise = noise.Noise(world.world_size)
+
+    @property
+    def share(self) -> int:
+        return self._share
+
+    @share.setter
+    def share(self, share: int) -> None:
+        self._share = share
+        self.shares += 1
 
     def regroup(self, world: World) -> None:
         """Measure the noise anew, in a world of another size."""
