@@ -10,7 +10,9 @@ import os
 import struct
 import subprocess
 import sys
+import threading
 import time
+import types
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ import pytest
 import torch
 
 from oarlock.train import errors
-from oarlock.train.reporting import progress, reports
+from oarlock.train.reporting import fetching, progress, reports
 
 
 def frames(content: bytes) -> list[tuple[int, float, dict[str, float]]]:
@@ -46,6 +48,32 @@ def events(path: Path) -> list[dict[str, Any]]:
 
 def opened(folder: Path) -> reports.Reports:
     return reports.Reports(events=folder / "events-0.jsonl", sinks=[reports.MetricFrames(folder / "metrics-0.bin")])
+
+
+def test_the_thread_keeps_apart_from_captures_before_it_measures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The noise is on the GPU, too: a script that logs no values of the GPU may capture a graph meanwhile."""
+    done: list[str] = []
+
+    def note(what: str) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            done.append(what)
+
+    monkeypatch.setattr(fetching, "_keep_apart", lambda _: note("apart"))
+    ours = opened(tmp_path)
+    time.sleep(2 * reports.FLUSH_S)
+    assert done == [], "CUDA is not in use"
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    pace = types.SimpleNamespace(since=lambda: types.SimpleNamespace(step_s=1, sync_s=0, data_s=0, sent_bytes=0))
+    ours.progress.pace, ours.progress.measure_noise = pace, lambda: note("measured")  # type: ignore[assignment]
+    for ours.progress.step in range(1, 100):
+        if "measured" in done:
+            break
+        time.sleep(0.1)
+    ours.close()
+    assert done[:2] == ["apart", "measured"]
+    assert done.count("apart") == 1
 
 
 def test_rows_come_out_as_they_went_in(tmp_path: Path) -> None:

@@ -61,6 +61,15 @@ class Fetching:
             for step, when, names, values in queued
         ]
 
+    def keep_apart(self) -> None:
+        """Keep the calls of this thread apart from captures of others, once the script uses CUDA."""
+        cuda = getattr(sys.modules.get("torch"), "cuda", None)
+        if cuda is None or getattr(self._thread, "apart", False) or not cuda.is_initialized():
+            return
+        self._thread.apart = True
+        if threading.current_thread() is not threading.main_thread():
+            _keep_apart(sys.modules["torch"])
+
     def _mark(self, device: Any) -> None:
         cuda = sys.modules["torch"].cuda
         stream = cuda.current_stream(device)
@@ -74,10 +83,7 @@ class Fetching:
         if device.type != "cuda":
             return contextlib.nullcontext()
         torch = sys.modules["torch"]
-        if not getattr(self._thread, "apart", False):
-            self._thread.apart = True
-            if threading.current_thread() is not threading.main_thread():
-                _keep_apart(torch)
+        self.keep_apart()
         for (place, _), mark in list(self._marks.items()):
             if place == device:
                 mark.synchronize()

@@ -166,6 +166,7 @@ class Reports:
         while not self._closed:
             self._wake.wait(FLUSH_S)
             self._wake.clear()
+            self._guarded("reports", self._fetching.keep_apart)
             self._guarded("reports", self.flush)
 
     def _tell_progress(self, *, last: bool) -> None:
