@@ -530,6 +530,19 @@ def test_a_compression_s_state_that_nothing_takes_is_told(capsys: pytest.Capture
     assert "gradients that the compression kept back" in capsys.readouterr().err
 
 
+def test_one_that_is_alone_may_train_layers_later() -> None:
+    """Nobody else trains them, so no process trains them by itself."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    model[0].requires_grad_(False)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    train.data_parallel(model, optimizer, compression="auto")
+    with train.Session(model=model, optimizer=optimizer, total_steps=2) as session:
+        for _ in session.steps():
+            model[0].requires_grad_(True)
+            model(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+
+
 def test_an_unknown_name_is_refused() -> None:
     with pytest.raises(errors.StateError, match="not one of auto, allreduce"):
         choices.choose("automatic", None, {})

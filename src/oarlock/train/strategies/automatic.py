@@ -137,7 +137,8 @@ class Automatic(Exchanging):
 
     def attach(self, model: nn.Module, optimizer: optim.Optimizer | None = None) -> nn.Module:
         self._named, self._optimizer = replicas.trained(model), optimizer
-        self.parameters = [parameter for _, parameter in self._named]
+        if self._world.world_size > 1 or worlds.rounds is not None:
+            self.parameters = [parameter for _, parameter in self._named]
         attached = self._dense.attach(model, optimizer)
         self._passes = self._dense.passes
         if self._passes is not None:
