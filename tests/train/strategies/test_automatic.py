@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import time
+import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from oarlock.train.sharing import segments
 from oarlock.train.strategies import automatic, choices, dataparallel
 from oarlock.train.strategies.allreduce import AllReduce
 from oarlock.train.strategies.automatic import Measured
+from oarlock.train.strategies.parameterservers import ParameterServers
 from oarlock.train.strategies.wholegradient import WholeGradient
 
 LINKS_BYTES_PER_S = {"10 Gbit/s": 1.25e9, "1 Gbit/s": 1.25e8, "100 Mbit/s": 1.25e7}
@@ -86,6 +88,19 @@ def test_a_candidate_that_cannot_be_chosen_is_not_tried() -> None:
                     known = known.with_exchange(kind, whole.exchange_s[kind])
             chosen = [automatic.choose(automatic.predict([one])) for one in (whole, known)]
             assert chosen[0] == chosen[1], tried
+
+
+def test_the_bytes_of_16_bits_are_a_part_of_the_real_ones() -> None:
+    """bf16 sends a quarter of float64, and what is as short already as it is."""
+    half, double = torch.zeros(4, dtype=torch.bfloat16), torch.zeros(2, dtype=torch.float64)
+    assert automatic.least_parts([torch.zeros(3)])["bf16"] == 0.5
+    assert automatic.least_parts([double])["bf16"] == 0.25
+    assert automatic.least_parts([half])["bf16"] == 1.0
+    assert automatic.least_parts([half, double])["bf16"] == 0.5
+    assert automatic.least_parts([double.to(torch.complex128)])["bf16"] == 1.0
+    slow = Measured(2.1, 2.0, {"dgc": 0.5})
+    assert automatic.may_win("bf16", [slow], automatic.least_parts([double]))
+    assert not automatic.may_win("bf16", [slow])
 
 
 def test_auto_is_the_default_and_only_its_compression_is_lossy() -> None:
@@ -216,7 +231,7 @@ def over_a_link_that_is_fast_enough() -> None:
 
 def over_a_link_with_pauses() -> None:
     """An exchange that was disturbed is not the measure of its candidate: the shortest of several is."""
-    automatic.may_win = lambda kind, _: kind == "bf16"
+    automatic.may_win = lambda kind, *_: kind == "bf16"
     automatic.LONG_S = 10.0
     sound, tries, seen = automatic.Automatic._once, [], []
 
@@ -379,6 +394,17 @@ def test_beside_servers_the_weights_are_those_of_allreduce(tmp_path: Path) -> No
     with farm.running(2) as servers, farm.running() as others:
         env = {**farm.variables(servers), "OTHERS": others.servers[0], choices.VARIABLE: '{"kind": "auto"}'}
         assert crew.run(beside_servers, folder=tmp_path, env=env) == [0, 0], crew.output(tmp_path)
+
+
+def test_servers_that_were_tried_hold_no_memory_of_the_exchange() -> None:
+    """It is pinned, as large as the model, and they may not be chosen."""
+    made, remote = ParameterServers(), object.__new__(remotes.Remote)
+    remote._staged = {0: torch.zeros(4)}
+    made._staging._kept[0] = torch.zeros(4)
+    made._servers.append(remote)
+    held = [weakref.ref(each) for each in (remote._staged[0], made._staging._kept[0])]
+    made.drop()
+    assert [each() for each in held] == [None, None]
 
 
 def pairs_of_models(folder: Path) -> None:

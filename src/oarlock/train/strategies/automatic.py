@@ -58,8 +58,8 @@ LONG_S = 0.4
 one of two was often disturbed by other programs of the machine.
 """
 LEAST_PART = {SERVERS: 0.5, "bf16": 0.5}
-"""The part of the dense bytes that a host sends or receives at least: half the bytes in 16 bits, and with servers on
-hosts of their own every gradient once, where a ring sends it almost twice.
+"""The part of the dense bytes that a host sends or receives at least: half the bytes of fp32 in 16 bits, and with
+servers on hosts of their own every gradient once, where a ring sends it almost twice.
 """
 MARGIN = 0.05
 """A more exact candidate is chosen, if its step takes at most so much longer than the shortest."""
@@ -92,11 +92,23 @@ def predict(ranks: Sequence[Measured]) -> dict[str, float]:
     return steps
 
 
-def may_win(kind: str, ranks: Sequence[Measured]) -> bool:
-    """Return whether `choose` may return this candidate, which is not measured, by its bytes and the others' steps."""
+def least_parts(parameters: Iterable[torch.Tensor]) -> dict[str, float]:
+    """Return LEAST_PART for parameters of these types: what is no longer than 16 bits, or complex, travels as it is."""
+    whole = sent = 0
+    for each in parameters:
+        size = each.element_size()
+        whole += each.numel() * size
+        sent += each.numel() * (min(size, 2) if each.is_floating_point() else size)
+    return {**LEAST_PART, "bf16": sent / max(1, whole)}
+
+
+def may_win(kind: str, ranks: Sequence[Measured], parts: Mapping[str, float] = LEAST_PART) -> bool:
+    """Return whether `choose` may return this candidate, which is not measured, by its bytes (`parts`, of the dense
+    ones) and the others' steps.
+    """
     own_s, wait_s = _computing_and_waiting(ranks)
     steps = predict(ranks)
-    least_s = own_s + wait_s * LEAST_PART.get(kind, 0.0)
+    least_s = own_s + wait_s * parts.get(kind, 0.0)
     return steps[DENSE] > (1 + MARGIN) * own_s and least_s <= (1 + MARGIN) * min(steps.values())
 
 
@@ -278,8 +290,9 @@ class Automatic(Exchanging):
         """Measure the candidates that may be chosen, the least exact first, and choose one with all ranks."""
         step_s, wait_s = (statistics.median(values) for values in zip(*(self._steps[WARM_UP:] or self._steps[-1:])))
         told = [Measured(whole_s, part_s, {}) for whole_s, part_s in self._world.gather((step_s, wait_s))]
+        parts = least_parts(parameter for _, parameter in self._named)
         for kind in sorted(self._kinds, key=CANDIDATES.index, reverse=True):
-            if may_win(kind, told):
+            if may_win(kind, told, parts):
                 everyones = self._world.gather(self._try(kind))
                 if None not in everyones:
                     told = [one.with_exchange(kind, took) for one, took in zip(told, everyones)]

@@ -104,7 +104,12 @@ class ParameterServers(Strategy):
 
     @torch.no_grad()
     def drop(self) -> None:
-        """Put the weights back. The connections stay, so that the servers need not begin anew."""
+        """Put the weights back, and let go of the exchange's memory. The connections stay, so that the servers need not
+        begin anew.
+        """
+        self._staging = staging.Staging()
+        for server in self._servers:
+            server.let_go()
         for (_, parameter), weight in zip(self._named, self._weights):
             parameter.copy_(weight)
         self._weights.clear()

@@ -128,6 +128,10 @@ class Remote:
         self._strays = False
         return int(fields.get("wish", 0))
 
+    def let_go(self) -> None:
+        """Let go of the memory in which weights arrive, until the next exchange."""
+        self._staged.clear()
+
     def take_place(self, most: int, *, weights: bool) -> bytes:
         """Return the state of another worker's session, for which this one waits."""
         packed = bytearray()
