@@ -152,7 +152,7 @@ def test_a_stop_gives_the_grace_to_the_whole_task(rig):
         "for _ in range(1200): time.sleep(0.05)\n"
     )
     (rig.outside / "trainer.py").write_text(trainer)
-    rig.begin("$PYTHON $OUTSIDE/trainer.py; echo never")
+    rig.begin('"$PYTHON" $OUTSIDE/trainer.py; echo never')
     rig.wait_for_file("ready")
     rig.server.order(stop={"grace_s": 20, "reason": "halt"})
     record = rig.finish()

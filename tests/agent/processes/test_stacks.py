@@ -32,7 +32,7 @@ def ask(rig, number):
 @pytest.mark.parametrize("hang", HANGS)
 def test_stacks_of_a_hung_script_that_knows_nothing_of_us(rig, hang):
     (rig.outside / "script.py").write_text(HANGS[hang].replace("hang_here()\n", "", 0))
-    rig.begin("$PYTHON $OUTSIDE/script.py; true", grace_s=0.2)
+    rig.begin('"$PYTHON" $OUTSIDE/script.py; true', grace_s=0.2)
     rigs.until(lambda: list(rig.directory.glob("report/stack-*.ready")), "a ready file")
     rigs.until(lambda: "hang_here" in ask(rig, len(rig.server.stacks) + 1).get("0", ""), "the stack")
     assert 'script.py", line' in rig.server.stacks[-1]["stacks"]["0"]
@@ -51,7 +51,7 @@ def test_stacks_of_forked_and_spawned_children(make_rig, python):
         "    time.sleep(1000)\n"
     )
     (rig.outside / "script.py").write_text(script)
-    rig.begin("exec $PYTHON $OUTSIDE/script.py", grace_s=0.2)
+    rig.begin('exec "$PYTHON" $OUTSIDE/script.py', grace_s=0.2)
     rigs.until(lambda: len(list(rig.directory.glob("report/stack-*.ready"))) >= 3, "three ready files")
     rigs.until(
         lambda: sum("in child" in text for text in ask(rig, len(rig.server.stacks) + 1).values()) == 2,
@@ -75,7 +75,7 @@ def test_a_process_that_would_die_of_the_signal_or_uses_it_gets_none(rig):
     }
     for name, text in scripts.items():
         (rig.outside / f"{name}.py").write_text(text)
-    start = "".join(f"$PYTHON $OUTSIDE/{name}.py & " for name in scripts)
+    start = "".join(f'"$PYTHON" $OUTSIDE/{name}.py & ' for name in scripts)
     rig.begin(start + "wait", grace_s=0.2)
     rigs.until(lambda: all((rig.outside / name).exists() for name in ("t", "precious", "a")), "the scripts")
     rigs.until(lambda: any(command_of(pid).startswith(b"sleep") for pid in rig.user_processes()), "the other program")

@@ -47,7 +47,7 @@ def test_lines_that_the_server_has_lost_are_sent_again_though_none_is_new(rig):
 def test_bytes_arrive_once_and_in_order_across_outages(rig):
     (rig.outside / "printer.py").write_text(PRINTER)
     rig.server.forget_answers = 3
-    rig.begin("exec $PYTHON $OUTSIDE/printer.py")
+    rig.begin('exec "$PYTHON" $OUTSIDE/printer.py')
     for _ in range(4):
         before = len(rig.server.logs["stdout.0"])
         rig.server.wait_for(lambda before=before: len(rig.server.logs["stdout.0"]) > before + 2000)
