@@ -96,12 +96,17 @@ def test_jax(sides: both.Sides) -> None:
     assert sides.oarlock(*jax, "--nproc", "2", "--", "python", "with_jax.py") == expected
 
 
+OPEN_MPI = {"MPI4PY_MPIABI": "openmpi"}
+"""Keeps mpi4py from taking MPICH, which it does where MPICH's libraries for developers are installed too."""
+SAID = tuple(f"--env={name}={value}" for name, value in OPEN_MPI.items())
+
+
 def test_mpi(sides: both.Sides) -> None:
     both.need("mpi4py")
     assert shutil.which("mpirun"), "no mpirun here: as root `make test-guests` installs openmpi-bin by apt-get"
-    expected = sides.direct("mpirun", "--oversubscribe", "-n", "2", "python", "with_mpi.py")
+    expected = sides.direct("mpirun", "--oversubscribe", "-n", "2", "python", "with_mpi.py", env=OPEN_MPI)
     assert [line.partition(":")[0] for line in expected] == ["rank 0 of 2", "rank 1 of 2"]
-    mpi = ("--framework", "mpi", "--workers", "2")
+    mpi = ("--framework", "mpi", "--workers", "2", *SAID)
     assert sides.oarlock(*mpi, "--", "mpirun", "-n", "2", "python", "with_mpi.py") == expected
     assert sides.oarlock(*mpi, "--", "mpirun", "python", "with_mpi.py") == expected
 
@@ -109,8 +114,8 @@ def test_mpi(sides: both.Sides) -> None:
 def test_mpi_tells_the_code_of_an_abort(sides: both.Sides) -> None:
     both.need("mpi4py")
     command = ("-n", "2", "python", "with_mpi.py", "7")
-    sides.direct("mpirun", "--oversubscribe", *command, code=7)
-    sides.oarlock("--framework", "mpi", "--workers", "2", "--", "mpirun", *command, code=7)
+    sides.direct("mpirun", "--oversubscribe", *command, code=7, env=OPEN_MPI)
+    sides.oarlock("--framework", "mpi", "--workers", "2", *SAID, "--", "mpirun", *command, code=7)
 
 
 @needs.mark("mpiexec.hydra", there=shutil.which("mpiexec.hydra") is not None)
