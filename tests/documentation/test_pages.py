@@ -105,7 +105,7 @@ def begins_in(page: Path, reader: readers.Reader) -> Path:
     return reader.clone / page.relative_to(blocks.ROOT).parent if page.name == "README.md" else reader.work
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(readers.LIMIT_S + 60)
 @pytest.mark.parametrize("of", marks.long_except(SHORT, RUNNABLE))
 def test_a_page_works_by_copying(of: str, reader: readers.Reader) -> None:
     page = RUNNABLE[of]
