@@ -424,3 +424,60 @@ async def test_a_page_reads_only_the_times_of_its_lines(
     page = await store.page(ALL, "end", before=100, after=0)
     assert [line.at for line in page.lines] == list(range(count - 100, count))
     assert len(read) < 1000
+
+
+async def test_a_page_reads_little_of_a_long_log(
+    store: logfiles.DirectoryLogs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every line that is read costs time, and the lines beyond the page are read in vain."""
+    for key in KEYS:
+        await add(store, key, b"".join(b"a line with the number %d\n" % number for number in range(40_000)), 1.0)
+    sizes: list[int] = []
+
+    def counted(path: Path, offset: int, size: int) -> bytes:
+        sizes.append(size)
+        return read(path, offset, size)
+
+    read = cursors.read
+    monkeypatch.setattr(cursors, "read", counted)
+    page = await store.page(ALL, f"worker-0:1:1:stdout.0:{520_000 // 26 * 26}", before=500, after=500)
+    assert (len(page.lines), len(sizes) < 60, sum(sizes) < 600_000) == (1000, True, True)
+
+
+async def test_long_lines_before_short_ones_are_read_back_a_few_at_a_time(
+    store: logfiles.DirectoryLogs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Short lines are read back in growing groups. A group of long lines would take much memory in each stream."""
+    for body in (b"x" * 60_000, b""):
+        await add(store, KEYS[0], b"".join(b"%d %s\n" % (number, body) for number in range(300)), 1.0)
+    groups: list[int] = []
+
+    def counted(number: int, stream: Any, start: int, end: int, block: int) -> Iterator[paging.Place]:
+        groups.append(end - start)
+        return lines(number, stream, start, end, block)
+
+    lines = paging.lines
+    monkeypatch.setattr(paging, "lines", counted)
+    page = await store.page(ALL, "end", before=1000, after=0)
+    expected = [line async for line in store.read(ALL)][-len(page.lines) :]
+    assert [told(line) for line in page.lines] == [told(line) for line in expected]
+    assert len(page.lines) > 300
+    assert max(groups) < 1_100_000
+
+
+async def test_lines_that_were_too_long_for_a_group_are_not_searched_for_again_and_again(
+    store: logfiles.DirectoryLogs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await add(store, KEYS[0], b"".join(b"%d %s\n" % (number, b"x" * 10_000) for number in range(2000)), 1.0)
+    counts: list[int] = []
+
+    def counted(path: Path, end: int, count: int) -> int:
+        counts.append(count)
+        return tail_start(path, end, count)
+
+    tail_start = cursors.tail_start
+    monkeypatch.setattr(cursors, "tail_start", counted)
+    page = await store.page(ALL, "end", before=300, after=0)
+    assert [line.text.split(" ")[0] for line in page.lines] == [str(number) for number in range(1700, 2000)]
+    assert sorted(set(counts)) == [paging.LEAST_LINES, 2 * paging.LEAST_LINES]
+    assert counts.count(2 * paging.LEAST_LINES) == 1

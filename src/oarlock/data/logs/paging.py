@@ -14,7 +14,8 @@ from oarlock.data.logs import cursors, cuts, joblogs, streams
 
 MOST_BYTES = 4 << 20
 """About the most text of a page: a page of very long lines has fewer of them."""
-BACK_LINES = 16
+LEAST_LINES, MOST_LINES = 16, 256
+"""The lines that are read at a time backward: at first, and at most."""
 
 
 class Place(NamedTuple):
@@ -83,18 +84,28 @@ def _unended(known: cuts.Spans, cut: cuts.Cut) -> Iterator[Place]:
 
 
 def lines(number: int, stream: streams.Stream, start: int, end: int, block: int) -> Iterator[Place]:
-    """Yield the lines of a stream from `start` to `end`."""
+    """Yield the lines of a stream from `start` to `end`, read in growing blocks of at most `block` bytes.
+
+    A page takes few lines of each stream, and every line that is read costs time, also one that is not taken.
+    """
     cursor = cursors.Cursor(stream.key, stream.name, stream.path, stream.index(), start)
-    while found := cursor.take(end, flush=True, block=block):
+    size = min(block, cursors.LEAST_BLOCK_BYTES)
+    while found := cursor.take(end, flush=True, block=size):
         yield from _placed(number, stream, found, cursor.offset)
+        size = min(block, 2 * size)
 
 
 def _lines_back(number: int, stream: streams.Stream, low: int, end: int) -> Iterator[Place]:
-    """Yield the lines of a stream before `end`, the last one first, down to `low`."""
+    """Yield the lines of a stream before `end`, the last one first, down to `low`, read in growing groups."""
+    count, most = LEAST_LINES, MOST_LINES
     while end > low:
-        start = max(low, cursors.tail_start(stream.path, end, BACK_LINES))
+        start = max(low, cursors.tail_start(stream.path, end, count))
+        if count > LEAST_LINES and end - start > cursors.BLOCK_BYTES:  # long lines: fewer of them are kept in memory
+            most = max(LEAST_LINES, count // 2)  # else each of the next groups would be searched for twice
+            count = LEAST_LINES
+            continue
         yield from reversed(list(lines(number, stream, start, end, cursors.BLOCK_BYTES)))
-        end = start
+        end, count = start, min(most, 2 * count)
 
 
 def _placed(number: int, stream: streams.Stream, found: Sequence[storage.Line], behind: int) -> Iterator[Place]:
