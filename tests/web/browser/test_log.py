@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from pathlib import Path
@@ -15,7 +16,7 @@ from tests.web.browser import conftest, stills, test_stills
 from oarlock.client import places
 
 if TYPE_CHECKING:
-    from playwright.async_api import Browser
+    from playwright.async_api import Browser, Route
 
 pytestmark = pytest.mark.browser
 
@@ -165,13 +166,44 @@ async def test_no_line_is_lost_or_doubled_where_rows_of_several_ranks_are_cut(
         await conftest.until(page, f"{COUNT} === 2000")
         for edge, wanted in (("0", 0), ("1e9", several - 1), ("0", 0)):
             shown = _by_rank(await page.evaluate(EACH))
-            while wanted not in shown[0]:
+            for _ in range(600):
+                if wanted in shown[0]:
+                    break
                 await page.evaluate(f"document.getElementById('log').scrollTop = {edge}")
                 await page.wait_for_timeout(100)
                 shown = _by_rank(await page.evaluate(EACH))
                 for numbers in shown.values():
                     assert numbers == [numbers[0] + at for at in range(len(numbers))], "in order, each once"
                 assert await page.evaluate(COUNT) <= 5000
+            assert wanted in shown[0], "the reader comes to each end"
+        await watched.context.close()
+        assert watched.faults == []
+
+
+async def test_a_reader_who_scrolls_while_an_answer_is_on_its_way_gets_the_lines_before(
+    chromium: Browser, tmp_path: Path
+) -> None:
+    async with stills.serving(tmp_path, full=False) as still:
+        rig = still.rig
+        job = await rig.launch(await rig.submit("root", name="long"))
+        text = "".join(f"step {number}\n" for number in range(3000)).encode()
+        await rig.logs.append(rigs.key_of(job), "stdout.0", 0, text, at=rig.clock.now)
+        watched = await test_stills.opened(chromium, still, moving=True)
+        page = await watched.page("/jobs/long/log")
+        await page.wait_for_selector("#lines li:has-text('step 2999')")
+        asked, scrolled = asyncio.Event(), asyncio.Event()
+
+        async def hold(route: Route) -> None:
+            asked.set()
+            await scrolled.wait()
+            await route.continue_()
+
+        await page.route("**/log/lines**", hold)
+        await asyncio.wait_for(asked.wait(), 60)
+        await page.evaluate("document.getElementById('log').scrollTop = 0")
+        await page.wait_for_selector("#follow[aria-pressed='false']")
+        scrolled.set()
+        await conftest.until(page, f"{COUNT} > 1000")
         await watched.context.close()
         assert watched.faults == []
 

@@ -169,22 +169,32 @@
   const alone = async (work) => {
     if (busy || refused || Date.now() < waitsUntil) return;
     busy = true;
+    let changed = false;
     try {
-      await work();
+      changed = await work();
       failed = 0;
     } catch (error) {
       tell(error instanceof TypeError ? `As of ${new Date(seenAt).toLocaleTimeString()}, reconnecting` : error.message);
       failed += 1;
       waitsUntil = Date.now() + Math.min(LONGEST_MS, 500 + 50 * failed);
+      if (!refused) setTimeout(look, waitsUntil - Date.now() + 20);
     } finally {
       busy = false;
       schedule();
     }
+    if (changed !== false) look();
+  };
+
+  // Asks for what lies beyond an edge that is near: also after each answer, because one may bring no rows, and the reader may
+  // have scrolled while another one was on its way.
+  const look = () => {
+    if (earlier && box.scrollTop < EDGE) back();
+    else if (!following && later && box.scrollHeight - box.scrollTop - box.clientHeight < EDGE) forth();
   };
 
   // The rows come anew about the first one in view, as the server folds them; that one stays where it is.
   const renew = async () => {
-    if (selecting()) return;
+    if (selecting()) return false;
     const { top } = box.getBoundingClientRect();
     const first = [...rows.children].find((row) => row.getBoundingClientRect().bottom > top) ?? rows.lastElementChild;
     const count = rows.querySelector("b") ? MOST_LINES : SOME;
@@ -195,9 +205,21 @@
     if (now) box.scrollTop += now.getBoundingClientRect().top - before;
   };
 
-  const back = () => alone(async () => (cut.before ? prepend(await fetched(cut.before, { before: SOME })) : renew()));
+  const back = () =>
+    alone(async () => {
+      const place = cut.before;
+      if (!place) return renew();
+      prepend(await fetched(place, { before: SOME }));
+      return cut.before !== place;
+    });
 
-  const forth = () => alone(async () => (cut.after ? append(await fetched(cut.after, { after: SOME })) : renew()));
+  const forth = () =>
+    alone(async () => {
+      const place = cut.after;
+      if (!place) return renew();
+      append(await fetched(place, { after: SOME }));
+      return cut.after !== place;
+    });
 
   const news = () =>
     alone(async () => {
@@ -241,8 +263,7 @@
   box.addEventListener("scroll", () => {
     if (following && !atEnd()) follow(false);
     else if (!following && poll && !later && cut.after && atEnd()) follow(true);
-    if (earlier && box.scrollTop < EDGE) back();
-    else if (!following && later && box.scrollHeight - box.scrollTop - box.clientHeight < EDGE) forth();
+    look();
   });
   button.addEventListener("click", () => follow(!following));
   const awake = () => {

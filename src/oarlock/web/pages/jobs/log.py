@@ -21,7 +21,8 @@ from oarlock.web.drawing import folding, terminal
 from oarlock.web.rendering import loglines, templating
 
 SHOWN = 1000
-AROUND = 500
+AROUND = 250
+"""Lines before and after the one that is asked for."""
 MOST_CHARACTERS = 1_000_000
 """The most text of a page. Its further lines are cut to `FEW_CHARACTERS`."""
 FEW_CHARACTERS = 200
