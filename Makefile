@@ -90,7 +90,7 @@ test-guests: setup-dev  ## scripts written for other launchers (Accelerate, Ligh
 	  || for guest in $(GUESTS); do $(PIP) "$$guest" >>$(VENV)/.guests.log 2>&1; done; true
 	@{ command -v mpirun && command -v mpiexec.hydra; } >/dev/null || [ "$$(id -u)" != 0 ] \
 	  || DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends openmpi-bin mpich >>$(VENV)/.guests.log 2>&1; true
-	$(BIN)/python -m pytest -m guests -n 0 --timeout=900 tests/guests $(ARGS)
+	$(BIN)/python -m pytest -m guests -n 2 --dist loadfile --timeout=900 tests/guests $(ARGS)
 
 # OARLOCK_BROWSER names another browser than the system's Chromium. Without one this fails: it is what it is for.
 test-web: setup-dev  ## the pages in a real browser (OARLOCK_BROWSER=program)
@@ -99,7 +99,7 @@ test-web: setup-dev  ## the pages in a real browser (OARLOCK_BROWSER=program)
 	  || DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core >/dev/null; true
 	@command -v "$${OARLOCK_BROWSER:-chromium}" >/dev/null \
 	  || { echo "There is no Chromium. On Debian: apt-get install chromium; or name a browser: OARLOCK_BROWSER=..." >&2; exit 1; }
-	$(BIN)/python -m pytest -m browser -n 0 tests/web/browser $(ARGS)
+	$(BIN)/python -m pytest -m browser -n 2 --dist loadfile tests/web/browser $(ARGS)
 
 pictures: setup-dev  ## take the pictures of the pages in the documentation anew, in a real browser
 	OARLOCK_PICTURES=write $(BIN)/python -m pytest -m browser -n 0 tests/web/browser -k documentation
