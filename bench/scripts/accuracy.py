@@ -25,7 +25,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 from oarlock import train
-from oarlock.train.compression import dgc, momentum
+from oarlock.train.compression import dgc, momentum, nodes
 from oarlock.train.worlds import World
 
 MODEL, SEED, *METHODS = sys.argv[1:]
@@ -119,7 +119,11 @@ class Replica(dgc.DeepGradientCompression):
         self.world = World(rank, RANKS, 0, torch.device("cpu"))
         self.others: list[Replica] = []
         self.begun: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self.desk = Desk(self)
         self.take_over(list(model.named_parameters()), optimizer)
+
+    def _nodes(self) -> nodes.Nodes:
+        return self.desk
 
     def begin(self, ours: torch.Tensor, result: torch.Tensor) -> int:
         self.begun.append((ours.clone(), result))
@@ -141,9 +145,22 @@ class Replica(dgc.DeepGradientCompression):
 
     @torch.no_grad()
     def take_part(self) -> None:
-        with mock.patch.object(dgc, "_gather", lambda everyones, ours, async_op: self.begin(ours, everyones)):
-            self.exchange()
+        self.exchange()
         self.settle()
+
+
+class Desk(nodes.Nodes):
+    """The nodes of these ranks: each is one by itself."""
+
+    def __init__(self, replica: Replica) -> None:
+        super().__init__(replica.world.rank, [[rank] for rank in range(RANKS)])
+        self.replica = replica
+
+    def start_sum(self, flat: torch.Tensor) -> int:
+        return self.replica.begin(flat, flat)
+
+    def start_gather(self, everyones: torch.Tensor, ours: torch.Tensor) -> int:
+        return self.replica.begin(ours, everyones)
 
 
 def accuracy(method: str) -> float:

@@ -7,7 +7,6 @@ ranks on a device of one host, and they exchange through sockets. With gloo they
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import subprocess
@@ -15,20 +14,16 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import torch
 from torch import nn
 
 from bench import table
-from bench.train import networks
+from bench.train import compressing, networks, saving
 from oarlock import train
-from oarlock.train.checkpointing import checkpoints
 from oarlock.train.compression import dgc, powersgd
-from oarlock.train.worlds import World
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "gpu.py"
 ROUNDS, STEPS, PORT, LIMIT_S = 3, 6, 29_551, 240.0
@@ -59,34 +54,11 @@ def parts() -> Iterator[list[table.Row]]:
         yield _against_ddp(card, group)
 
 
-class _Done:
-    def wait(self) -> None:
-        """Return at once: nothing travels here."""
-
-
 def _compression(
     card: str, device: torch.device, method: str, made: Any, name: str, shapes: Sequence[tuple[int, ...]]
 ) -> table.Row:
-    """Compress random gradients as one of two ranks, with collectives that only copy."""
-    parameters = [nn.Parameter(torch.zeros(shape, device=device)) for shape in shapes]
-    optimizer = torch.optim.SGD(parameters, 0.01, momentum=0.9)
-    made.world = World(0, 2, 0, device)
-
-    def gather(everyones: torch.Tensor, ours: torch.Tensor, *, async_op: bool) -> _Done:
-        for row in everyones.view(2, -1):
-            row.copy_(ours)
-        return _Done()
-
-    took: list[float] = []
-    with ExitStack() as stack:
-        stack.enter_context(mock.patch.object(dgc, "_gather", gather))
-        stack.enter_context(mock.patch("torch.distributed.all_reduce", return_value=_Done()))
-        made.take_over([(str(number), each) for number, each in enumerate(parameters)], optimizer)
-        for _ in range(25):
-            for parameter in parameters:
-                parameter.grad = torch.randn_like(parameter)
-            took.append(_timed(made.rehearse))
-    size = sum(each.numel() * each.element_size() for each in parameters)
+    took = compressing.work(made, shapes, device, 25, _timed)
+    size = compressing.size(shapes)
     work = [seconds * 1e3 * 25e6 / size for seconds in took[5:]]
     what = f"{method}'s own work per 25 MB on a GPU, {name}"
     detail = f"{card}; {table.spread(work, 'ms')}; {size / 1e6:.0f} MB of gradients in {len(shapes)} tensors"
@@ -107,23 +79,7 @@ def _stall(card: str, device: torch.device, megabytes: int) -> table.Row:
     width = int((megabytes * 1e6 / 4 / layers) ** 0.5)
     state = {"model": nn.Sequential(*[nn.Linear(width, width) for _ in range(layers)]).to(device).state_dict()}
     per_25_mb = 25e6 / sum(each.numel() * each.element_size() for each in state["model"].values())
-    stalls, waits = [], []
-    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
-        kept = checkpoints.Checkpoints(
-            Path(folder), World(0, 1, 0, device), attempt=1, round_number=1, keep=1, say=lambda text: None
-        )
-        stack.callback(kept.close)
-        for pair in range(5):
-            torch.cuda.synchronize()
-            began = time.perf_counter()
-            kept.begin(2 * pair + 1, state, {}, {})
-            stalls.append(time.perf_counter() - began)
-            kept.finish()
-            kept.prune()
-            began = time.perf_counter()
-            kept.save(2 * pair + 2, state, {}, {})
-            waits.append(time.perf_counter() - began)
-            kept.prune()
+    stalls, _, waits = saving.measured(state, device, 5)
     stall = table.median(stalls[1:]) * per_25_mb * 1e3
     detail = (
         f"{card}; n={len(stalls) - 1}, {1e3 * min(stalls[1:]):.1f} to {1e3 * max(stalls[1:]):.1f} ms in all, the first "
@@ -178,7 +134,7 @@ def _ranks(env: dict[str, str], *, hosts: bool) -> dict[str, list[float]]:
         for rank, path in enumerate(said):
             place = {"RANK": str(rank), "LOCAL_RANK": str(rank)} | env
             if hosts:
-                place["NCCL_HOSTID"] = f"host-{rank}"
+                place |= {"NCCL_HOSTID": f"host-{rank}", "OARLOCK_SHARED_MEMORY": "0"}
             with path.open("w") as out, Path(f"{path}-errors").open("w") as wrong:
                 command = [sys.executable, str(SCRIPT), str(ROUNDS), str(STEPS), "ddp", *METHODS]
                 ranks.append(subprocess.Popen(command, env=bare | common | place, stdout=out, stderr=wrong))

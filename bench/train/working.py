@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
 from typing import Any
-from unittest import mock
 
 import torch
 from torch import nn
 
 from bench import table
-from bench.train import networks
+from bench.train import compressing, networks
 from oarlock import train
 from oarlock.train.compression import dgc
-from oarlock.train.worlds import World
 
 STEP_S = 0.039
 """The step of the MLP of 25 MB, with a batch of 64 on one quiet core."""
@@ -32,45 +29,34 @@ def run(rounds: int = 40) -> list[table.Row]:
     ]
 
 
-class _Done:
-    def wait(self) -> None:
-        """Return at once: nothing travels here."""
-
-
 def _compression(
     name: str, shapes: Sequence[tuple[int, ...]], rounds: int, reach: float | None, fewer: float
 ) -> table.Row:
-    """Compress random gradients as one of two ranks, with collectives that only copy."""
-    parameters = [nn.Parameter(torch.zeros(shape)) for shape in shapes]
-    optimizer = torch.optim.SGD(parameters, 0.01, momentum=0.9)
     made = dgc.DeepGradientCompression(train.DGC(warm_up_steps=0, half_values=True))
-    made.world = World(0, 2, 0, torch.device("cpu"))
+    size = compressing.size(shapes)
+    here, there = (torch.zeros(size // 4) for _ in range(2))
+    copied: list[float] = []
 
-    def gather(everyones: torch.Tensor, ours: torch.Tensor, *, async_op: bool) -> _Done:
-        for row in everyones.view(2, -1):
-            row.copy_(ours)
-        return _Done()
+    def seconds(work: Callable[[], object]) -> float:
+        copied.append(_processor_s(lambda: there.copy_(here)))
+        return _processor_s(work)
 
-    took: list[float] = []
-    with ExitStack() as stack:
-        stack.enter_context(mock.patch.object(dgc, "_gather", gather))
-        stack.enter_context(mock.patch.object(dgc.distributed, "all_reduce", return_value=_Done()))
-        made.take_over([(str(number), each) for number, each in enumerate(parameters)], optimizer)
-        for _ in range(rounds):
-            for parameter in parameters:
-                parameter.grad = torch.randn_like(parameter)
-            began = time.thread_time()
-            made.rehearse()
-            took.append(time.thread_time() - began)
-    size = sum(each.numel() * each.element_size() for each in parameters)
-    work = [seconds * 1e3 * 25e6 / size for seconds in took]
+    took = compressing.work(made, shapes, torch.device("cpu"), rounds, seconds)
+    work, copies = ([each * 1e3 * 25e6 / size for each in all_s] for all_s in (took, copied))
     sent = made.figures.sent_bytes / rounds
     detail = (
-        f"{table.spread(work, 'ms')}, the least {min(work):.1f} ms; {sent / 1e3:.0f} KB of {size / 1e6:.0f} MB sent "
-        f"({size / sent:.0f} times fewer, without headers; goal {fewer:.0f}); load {os.getloadavg()[0]:.0f}"
+        f"{table.spread(work, 'ms')}, the least {min(work):.1f} ms; copying the 25 MB takes {table.median(copies):.1f} "
+        f"ms; {sent / 1e3:.0f} KB of {size / 1e6:.0f} MB sent ({size / sent:.0f} times fewer, without headers; goal "
+        f"{fewer:.0f}); load {os.getloadavg()[0]:.0f}"
     )
     what = f"DGC's own work per 25 MB on one core, {name}"
     return table.Row("working", what, table.median(work), "ms", reach, detail=detail)
+
+
+def _processor_s(work: Callable[[], object]) -> float:
+    began = time.thread_time()
+    work()
+    return time.thread_time() - began
 
 
 def _hooks(steps: int) -> table.Row:

@@ -19,9 +19,11 @@ STRATEGIES = {
     "allreduce": {"strategy": "allreduce"},
     "auto": {"compression": "auto"},
     "bf16": {"strategy": "allreduce", "compression": "bf16"},
+    "fp16": {"strategy": "allreduce", "compression": "fp16"},
     "powersgd": {"strategy": "allreduce", "compression": train.PowerSGD(rank=2)},
     "dgc": {"strategy": "allreduce", "compression": train.DGC(sparsity=0.99, warm_up_steps=40)},
     "ps": {"strategy": train.ParameterServers},
+    "ps-backup": {"strategy": lambda: train.ParameterServers(backup=1)},
     "ps-async": {"strategy": lambda: train.ParameterServers(sync=False)},
     "ps-staleness": {"strategy": lambda: train.ParameterServers(sync=False, staleness=2)},
 }

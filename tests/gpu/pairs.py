@@ -34,6 +34,7 @@ def place(kind: str, rank: int) -> dict[str, str]:
         "LOCAL_RANK": "0",
         "LOCAL_WORLD_SIZE": "1",
         "NCCL_HOSTID": f"host-{rank}",
+        "OARLOCK_SHARED_MEMORY": "0",  # hosts share none
         "NCCL_SOCKET_IFNAME": "lo",
         "NCCL_IB_DISABLE": "1",
     }

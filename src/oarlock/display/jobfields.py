@@ -43,6 +43,7 @@ HELP: dict[str, str] = {
     "strategy": "The exchange of gradients.",
     "strategy.kind": "How the training library exchanges gradients.",
     "strategy.compression": "The compression of gradients.",
+    "strategy.bucket_bytes": "The most bytes of a group in which gradients travel, or tuned.",
     "strategy.sync": "With parameter servers: whether all workers step together.",
     "strategy.staleness": "With parameter servers: the most steps between the fastest and the slowest worker.",
     "strategy.backup": "With parameter servers: the number of slow gradients of a step that are not waited for.",

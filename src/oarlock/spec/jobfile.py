@@ -24,6 +24,7 @@ MAX_PATTERNS = 100
 MAX_PATTERN_CHARACTERS = 500
 MAX_KEPT_FILES = 1_000_000
 MAX_STALENESS = 10_000
+TUNED = "tuned"  # for `bucket_bytes`: the best of some sizes that are measured in the first steps
 MAX_TEXT_BYTES = 64 * 1024
 """The most bytes in a command, an environment value or any other free text of a job file."""
 
@@ -96,6 +97,7 @@ class Strategy(Part, frozen=True):
 
     kind: StrategyKind | None = None
     compression: Compression | None = None
+    bucket_bytes: int | str | None = None  # the size of the groups in which gradients travel, or TUNED
     sync: bool | None = None  # parameter servers: whether all workers step together
     staleness: int | None = None  # the most steps by which the fastest worker is ahead of the slowest
     backup: int | None = None  # so many of the slowest gradients of a step are not waited for

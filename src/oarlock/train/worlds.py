@@ -99,6 +99,8 @@ _control: Any = None
 """The group of the small exchanges. The only reference to it is here: without it the group and its threads end."""
 crew: Any = None
 """The ranks of this host, where they share memory: a crews.Crew."""
+nodes: Any = None
+"""The ranks that compress as one, once a compression has asked for them: a nodes.Nodes."""
 exchanges: Exchanges | None = None
 """The exchanges by way of the first parameter server, in the place of a process group."""
 rounds: Rounds | None = None
@@ -199,11 +201,11 @@ def joining() -> bool:
 
 def enter(later: Round) -> None:
     """Leave the present round for `later`, of which this process is a member. Raises PeersLost as `Rounds.meet`."""
-    global _control
+    global _control, nodes
     assert rounds is not None
     assert _world is not None
     assert later.rank is not None
-    _control = None
+    _control = nodes = None
     rounds.leave()
     _world.rank, _world.world_size = later.rank, later.world_size
     _control = rounds.meet(later)
@@ -244,7 +246,8 @@ def shutdown() -> None:
 
 
 def _leave_crew() -> None:
-    global crew
+    global crew, nodes
+    nodes = None
     if crew is not None:
         crew.close()
         crew = None

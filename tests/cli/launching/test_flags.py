@@ -53,6 +53,7 @@ def test_kinds_choices_and_defaults_are_those_of_the_fields() -> None:
     assert shown["--timeout"] is None, "a job has no time limit unless it is given one"
     assert settings_of("--workers")["type"] is int
     assert settings_of("--cpus")["type"] is str, "0.5 and 500m"
+    assert [settings_of("--bucket-bytes")["type"](text) for text in ("4096", "tuned")] == [4096, "tuned"]
     assert settings_of("--gpu-type")["multiple"]
     assert settings_of("--chief")["is_flag"]
 

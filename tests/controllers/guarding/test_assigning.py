@@ -128,8 +128,9 @@ def test_results_lie_in_the_servers_place_where_the_job_says_nothing() -> None:
 
 def test_the_processes_are_told_the_strategy_that_the_job_file_sets() -> None:
     assert "OARLOCK_STRATEGY" not in told(job("{}")).env, "the script decides"
-    env = told(job("{strategy: {kind: allreduce, compression: bf16}}")).env
-    assert json.loads(env["OARLOCK_STRATEGY"]) == {"kind": "allreduce", "compression": "bf16"}
+    env = told(job("{strategy: {kind: allreduce, compression: bf16, bucket_bytes: tuned}}")).env
+    asked = {"kind": "allreduce", "compression": "bf16", "bucket_bytes": "tuned"}
+    assert json.loads(env["OARLOCK_STRATEGY"]) == asked
     env = told(job("{strategy: {kind: ps, sync: false}, roles: {worker: {}, ps: {}}}")).env
     assert json.loads(env["OARLOCK_STRATEGY"])["sync"] is False
 

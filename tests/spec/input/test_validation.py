@@ -91,6 +91,10 @@ REFUSED = [
     ("command: x\nstrategy: {kind: ps, staleness: 2}", "strategy.staleness", "sync: false"),
     ("command: x\nstrategy: {kind: ps, sync: false, staleness: -1}", "strategy.staleness", "between 0"),
     ("command: x\nstrategy: {kind: ps, backup: 1}", "strategy.backup", "between 0 and 0"),
+    ("command: x\nstrategy: {bucket_bytes: best}", "strategy.bucket_bytes", "tuned"),
+    ("command: x\nstrategy: {bucket_bytes: 0}", "strategy.bucket_bytes", "4194304"),
+    ("command: x\nstrategy: {kind: none, bucket_bytes: 1}", "strategy.bucket_bytes", "allreduce"),
+    ("command: x\nstrategy: {compression: dgc, bucket_bytes: tuned}", "strategy.bucket_bytes", "no groups"),
     ("command: x\nstrategy: {kind: ps}", "strategy.kind", "ps: {count: 1}"),
     ("command: x\nroles: {ps: {}}\nstrategy: {kind: ps}", "strategy.kind", "ps: {count: 1}"),
     (
@@ -139,7 +143,7 @@ roles:
   worker: {count: 2, min: 1, max: 8, nproc: 1, cpus: 1, memory: 2Gi, gpus: 0, gpu_type: [h100, a100],
            gpu_memory: 40Gi, on_failure: attempt}
   ps: {count: 1, cpus: 1}
-strategy: {kind: allreduce, compression: none}
+strategy: {kind: allreduce, compression: none, bucket_bytes: tuned}
 data: [{source: s3://bucket/digits, mount: data/digits}]
 volumes: [{claim: imagenet, mount: /data, read_only: true}]
 secrets: [{name: hub-token, as: env}]

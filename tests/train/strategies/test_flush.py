@@ -23,6 +23,7 @@ COMPRESSIONS = {
     "dgc": train.DGC(sparsity=0.9, warm_up_steps=0),
     "powersgd": train.PowerSGD(rank=1),
 }
+APART = {"OARLOCK_SHARED_MEMORY": "0"}  # each rank keeps something back, as if on a host of its own
 PARTS = {"dgc": ("velocity", "residual"), "powersgd": ("error",)}
 
 
@@ -133,7 +134,7 @@ def copied(folder: Path, name: str) -> Path:
 
 
 def ran(target: Callable[..., None], folder: Path, *args: Any, ranks: int) -> str:
-    codes = crew.run(target, folder, *args, folder=folder, world_size=ranks, timeout_s=240)
+    codes = crew.run(target, folder, *args, folder=folder, world_size=ranks, env=APART)
     assert codes == [0] * ranks, crew.output(folder, ranks)
     return crew.output(folder, ranks)
 
@@ -218,21 +219,21 @@ def go_on_densely(folder: Path) -> None:
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)
 def test_gradients_that_nothing_takes_are_not_dropped_silently(tmp_path: Path, compression: str) -> None:
-    codes = crew.run(begin, tmp_path, compression, 1.0, folder=tmp_path, world_size=2, timeout_s=240)
+    codes = crew.run(begin, tmp_path, compression, 1.0, folder=tmp_path, world_size=2, env=APART)
     assert codes == [0, 0], crew.output(tmp_path)
     for ranks in (2, 3):
         folder = tmp_path / str(ranks)
         (folder / "checkpoints").mkdir(parents=True)
         for path in (tmp_path / "checkpoints").iterdir():
             (folder / "checkpoints" / path.name).symlink_to(path)
-        codes = crew.run(go_on_densely, folder, folder=folder, world_size=ranks, timeout_s=240)
+        codes = crew.run(go_on_densely, folder, folder=folder, world_size=ranks, env=APART)
         assert codes == [0] * ranks, crew.output(folder, ranks)
         said = crew.output(folder, ranks)
         assert "holds strategy of model of each rank, which this session does not use: dropped, with the" in said
 
 
 def test_with_another_compression(tmp_path: Path) -> None:
-    codes = crew.run(begin, tmp_path, "dgc", 1.0, folder=tmp_path, world_size=2, timeout_s=240)
+    codes = crew.run(begin, tmp_path, "dgc", 1.0, folder=tmp_path, world_size=2, env=APART)
     assert codes == [0, 0], crew.output(tmp_path)
     for ranks, words in (
         (3, "the random generators' states and strategy of model are dropped"),
@@ -242,6 +243,6 @@ def test_with_another_compression(tmp_path: Path) -> None:
         (folder / "checkpoints").mkdir(parents=True)
         for path in (tmp_path / "checkpoints").iterdir():
             (folder / "checkpoints" / path.name).symlink_to(path)
-        codes = crew.run(go_on_otherwise, folder, folder=folder, world_size=ranks, timeout_s=240)
+        codes = crew.run(go_on_otherwise, folder, folder=folder, world_size=ranks, env=APART)
         assert codes == [0] * ranks, crew.output(folder, ranks)
         assert words in crew.output(folder, ranks)

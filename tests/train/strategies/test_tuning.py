@@ -298,6 +298,19 @@ def test_another_word_is_refused() -> None:
         train.data_parallel(nn.Linear(1, 1), bucket_bytes="best")  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(("told", "used"), [('{"kind": "allreduce"}', 1000), ('{"bucket_bytes": 4000}', 4000)])
+def test_the_job_file_overrides_the_script(told: str, used: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(choices.VARIABLE, told)
+    model = train.data_parallel(nn.Linear(1, 1), bucket_bytes=1000)
+    strategy = dataparallel.strategy_of(model)
+    assert isinstance(strategy, AllReduce)
+    assert (strategy._bucket_bytes, strategy._tunes) == (used, False)
+    monkeypatch.setenv(choices.VARIABLE, '{"bucket_bytes": "tuned"}')
+    for compression in ("none", "auto"):  # with `auto`: that of the dense exchange
+        found: Any = dataparallel.strategy_of(train.data_parallel(nn.Linear(1, 1), compression=compression))
+        assert getattr(found, "_dense", found)._tunes
+
+
 class Chosen(train.Strategy):
     """A strategy with these choices."""
 

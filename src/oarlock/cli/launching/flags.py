@@ -76,7 +76,7 @@ class Flag(NamedTuple):
             return told | {"multiple": True, "default": (), "show_default": self.default or None}
         if isinstance(first, type) and issubclass(first, enum.StrEnum):
             return told | {"type": click.Choice([str(one) for one in first])}
-        return told | {"type": {int: int, float: _gpus}.get(first if len(alternatives) == 1 else str, str)}
+        return told | {"type": _READERS.get(alternatives, str)}
 
 
 @functools.cache
@@ -99,6 +99,12 @@ def _gpus(text: str) -> float:
         hint = validation.gpus_hint(text, "--gpus {count} --gpu-type {kind}").replace("gpus: 2", "--gpus 2")
         raise errors.InvalidInput(f"{text[:60]!r} is not a number of GPUs", path="--gpus", hint=hint) from None
 
+
+def _number_or_word(text: str) -> int | str:
+    return int(text) if text.isdecimal() else text
+
+
+_READERS: dict[tuple[Any, ...], Callable[[str], Any]] = {(int,): int, (float,): _gpus, (int, str): _number_or_word}
 
 _ROWS: dict[str, list[tuple[str, ...]]] = {
     "Tasks": [
@@ -130,6 +136,7 @@ _ROWS: dict[str, list[tuple[str, ...]]] = {
         ("--max-batch-size", "batch.max", "N", "Largest batch size that the scheduler may choose.", "--batch-size"),
         ("--strategy", "strategy.kind", "", "Exchange of gradients."),
         ("--compression", "strategy.compression", "", "Compression of gradients."),
+        ("--bucket-bytes", "strategy.bucket_bytes", "N|tuned", "Most bytes of a group in which gradients travel."),
     ],
     "Code and data": [
         ("--image", "image", "IMAGE", "Container image, on Kubernetes."),

@@ -201,6 +201,8 @@ def _strategy(spec: jobfile.JobSpec) -> None:
                 path=f"strategy.{field}",
                 hint="Set `kind: ps`, or leave it out.",
             )
+    if asked.bucket_bytes is not None:
+        _groups(asked)
     if asked.staleness is not None:
         _between(asked.staleness, 0, jobfile.MAX_STALENESS, "strategy.staleness")
         if asked.sync is not False:
@@ -220,6 +222,25 @@ def _strategy(spec: jobfile.JobSpec) -> None:
             )
     if jobfile.serves(spec):
         _parameter_servers(spec)
+
+
+def _groups(asked: jobfile.Strategy) -> None:
+    """Refuse a size of groups that is not one, and where gradients do not travel in groups."""
+    path, size = "strategy.bucket_bytes", asked.bucket_bytes
+    if size != jobfile.TUNED and not (isinstance(size, int) and size > 0):
+        raise errors.InvalidInput(
+            f"{size!r} is not a number of bytes", path=path, hint=f"Write 4194304, or {jobfile.TUNED}."
+        )
+    if asked.kind in {jobfile.StrategyKind.PS, jobfile.StrategyKind.NONE}:
+        raise errors.InvalidInput(
+            f"`kind: {asked.kind}` has no groups of gradients",
+            path=path,
+            hint="Set `kind: allreduce`, or leave it out.",
+        )
+    if asked.compression in {jobfile.Compression.POWERSGD, jobfile.Compression.DGC}:
+        raise errors.InvalidInput(
+            f"`compression: {asked.compression}` has no groups of gradients", path=path, hint="Leave one of them out."
+        )
 
 
 def _parameter_servers(spec: jobfile.JobSpec) -> None:

@@ -1,20 +1,25 @@
-"""Deep Gradient Compression (Lin et al., ICLR 2018, arXiv 1712.01887): a rank sends only the largest thousandth of its
+"""Deep Gradient Compression (Lin et al., ICLR 2018, arXiv 1712.01887): a node sends only the largest thousandth of its
 accumulated gradient, and keeps the rest for later steps.
 
-Each rank, for every tensor with more than one dimension, in each exchange, with its gradient g scaled to its part of
+Each node, for every tensor with more than one dimension, in each exchange, with its gradient g scaled to its part of
 the mean:
 
-    g <- g, clipped to clip_norm / sqrt(ranks)      local clipping, before the accumulation
+    g <- g, clipped to clip_norm / sqrt(nodes)      local clipping, before the accumulation
     u <- momentum u + g                             momentum correction: the velocity is accumulated, not the gradient
     v <- v + u                                      (Nesterov: v + g + momentum u)
     send the largest elements of v; there           momentum factor masking: a delayed element starts
     v <- 0 and u <- 0                               without its stale momentum
 
-The sum over the ranks becomes the gradient. The first steps send more (the warm-up). Where sparse gradients would not
+The sum over the nodes becomes the gradient. The first steps send more (the warm-up). Where sparse gradients would not
 be smaller than dense ones, the step is dense: all of v is sent and nothing was delayed, so u stays. Without sparsity
 the result is that of dense training with momentum.
 
-The ranks send parts of a sum. So any ranks may go on with u and v of others, as long as the sums over the ranks stay.
+A node is a host: its ranks add up their gradients densely, and one of them, the sender, has u and v (nodes.py). A rank
+that is alone on its host is a node by itself.
+
+The nodes send parts of a sum. So any ranks may go on with u and v of others, as long as the sums over the ranks stay:
+before its first exchange a node gives its sender what its other ranks were given, by a checkpoint of other ranks or of
+another placement.
 
 Momentum and weight decay are still those of the user's SGD, and are applied once. The hooks around its step take them
 over: weight decay needs no exchange, so it has a velocity of its own (the optimizer's `momentum_buffer`, the same on
@@ -27,16 +32,16 @@ from __future__ import annotations
 import functools
 import math
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import distributed, nn, optim
+from torch import nn, optim
 
 from oarlock.train import errors, worlds
 from oarlock.train.compression import momentum as momenta
-from oarlock.train.compression import runlengths, selection
+from oarlock.train.compression import nodes, runlengths, selection
 from oarlock.train.strategies.wholegradient import WholeGradient, gradient
 
 WARM_UP_STAGES = 4
@@ -91,6 +96,9 @@ class DeepGradientCompression(WholeGradient):
         self._optimizer: optim.Optimizer | None = None
         self._exchanges = 0  # in the life of the training, restarts included
         self._owed = 0  # the dense exchanges that send all that is kept back now
+        self._sums: nodes.Sums | None = None  # of the gradients of this rank's node, where a node has several ranks
+        self._memory: bool | None = None  # whether the checkpoint's were added up in shared memory
+        self._handed_in = False  # the sender has all that its node keeps back
 
     def alone(self, optimizer: optim.Optimizer | None) -> None:
         self._optimizer = optimizer
@@ -112,20 +120,33 @@ class DeepGradientCompression(WholeGradient):
     def state_dict(self) -> dict[str, Any]:
         if not self._sparse:
             return {}
+        keeping = [] if self._handed_in and not self._nodes().sends else self._sparse
         return {
             "exchanges": self._exchanges,
             "owed": self._owed,
-            "velocity": {tensor.name: tensor.velocity for tensor in self._sparse},
-            "residual": {tensor.name: tensor.residual for tensor in self._sparse},
+            "velocity": {tensor.name: tensor.velocity for tensor in keeping},
+            "residual": {tensor.name: tensor.residual for tensor in keeping},
         }
 
+    def choice(self) -> dict[str, Any]:
+        """Return the way of the sums within hosts, where the bits depend on it."""
+        if self._sums is None or max(map(len, self._nodes().ranks)) < 3:
+            return {}
+        return {"sums_in_memory": self._sums.in_memory}
+
+    def keep_choice(self, choice: Mapping[str, Any]) -> None:
+        if "sums_in_memory" in choice:
+            self._sums, self._memory = None, bool(choice["sums_in_memory"])
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._handed_in = False
         if state and self.knows(state, "residual"):
             self._keep_nothing()
             self._add(state)
 
     def inherit(self, chiefs: dict[str, Any], states: Iterable[dict[str, Any]], ranks: int) -> bool:
         """Keep back what the former ranks did. The gradient is the sum of what the ranks send, so nothing is lost."""
+        self._handed_in = False
         if not chiefs:
             return True
         if not self.knows(chiefs, "residual") or not self._take_part():
@@ -201,36 +222,79 @@ class DeepGradientCompression(WholeGradient):
             self._momentum.remove()
 
     def exchange(self) -> None:
-        scale = self._clipping() / self.world.world_size
         if self._momentum is None:  # alone
+            scale = self._clipping([gradient(parameter) for _, parameter in self.named], 1)
             for _, parameter in self.named if scale < 1 else ():
                 gradient(parameter).mul_(scale)
             return
+        node = self._nodes()
+        self._hand_in(node)
+        summed = self._summed(node)
+        scale = self._clipping(summed or [gradient(one) for _, one in self.named], node.count) / self.world.world_size
+        accumulate = functools.partial(self._accumulate, summed, scale, self._settings())
         try:
             small = self._start_small(scale)
         except errors.PeersLost:
-            self._accumulate(scale, self._settings())
+            self._each(accumulate)
             self._owed = RELEASE
             raise
         owed, self._owed = self._owed, RELEASE
-        density = self.settings.density(self._exchanges)
-        layout = _Layout(self._sparse, density, self.settings.half_values)
-        if layout.smaller_than_dense(self.world.world_size):
-            self._exchange_sparse(layout, scale, self._settings())
+        layout = _Layout(self._sparse, self.settings.density(self._exchanges), self.settings.half_values)
+        if layout.smaller_than_dense(node.count):
+            self._exchange_sparse(node, layout, accumulate)
         else:
-            self._exchange_dense(scale, self._settings(), owed)
+            self._exchange_dense(node, owed, accumulate)
         self._finish_small(small)
         self._exchanges += 1
 
-    def _clipping(self) -> float:
-        """Return the factor that bounds this rank's gradient: the norm of a sum of independent gradients grows with the
-        square root of their number.
+    def _nodes(self) -> nodes.Nodes:
+        found: nodes.Nodes = worlds.nodes or nodes.gathered(self.world)
+        worlds.nodes = found
+        return found
+
+    def _hand_in(self, node: nodes.Nodes) -> None:
+        """Give the sender of this node what the others keep back: they were given it by a checkpoint."""
+        if self._handed_in:
+            return
+        self._handed_in = True
+        for tensor in self._sparse if node.joint else ():
+            for kept in (tensor.velocity, tensor.residual):
+                self.wait_for(node.start_sum_inside(kept))
+                if not node.sends:
+                    kept.zero_()
+
+    def _summed(self, node: nodes.Nodes) -> list[torch.Tensor] | None:
+        """Add up the gradients of this node, and set them to 0. Return the flat sums: of the compressed tensors, and
+        where the norm is needed of the others behind them. None where each rank is a node.
+        """
+        compressed = [tensor.parameter for tensor in self._sparse]
+        summed = compressed + (self._dense if self.settings.clip_norm is not None else [])
+        if node.count == self.world.world_size or not summed:
+            return None
+        if self._sums is None:
+            self._sums = nodes.Sums(self.world, node, summed, self._memory)
+            if self._memory and not self._sums.in_memory and self.world.is_chief:
+                sys.stderr.write(
+                    "oarlock.train: the checkpoint's gradients were added up in shared memory within each host, which "
+                    "is not possible now: the last bits of the weights may differ from those of an uninterrupted run\n"
+                )
+        for work in self._sums.start([gradient(parameter) for parameter in summed]):
+            self.wait_for(work)
+        self.figures.sent_bytes += self._sums.sent_bytes
+        for parameter in compressed:
+            gradient(parameter).zero_()
+        return self._sums.sums
+
+    def _clipping(self, gradients: Sequence[torch.Tensor], count: int) -> float:
+        """Return the factor that bounds this node's gradient: the norm of a sum of independent gradients grows with the
+        square root of their number. `gradients` are still to be divided by the number of ranks.
         """
         if self.settings.clip_norm is None:
             return 1.0
-        gradients = [gradient(parameter) for _, parameter in self.named]
-        norm = math.sqrt(sum(float(torch.linalg.vector_norm(each, dtype=_wide(each)).square()) for each in gradients))
-        bound = self.settings.clip_norm / math.sqrt(self.world.world_size)
+        norm = math.sqrt(
+            sum(float(torch.linalg.vector_norm(each, dtype=nodes.wide(each)).square()) for each in gradients)
+        )
+        bound = self.settings.clip_norm / math.sqrt(count)
         ours = norm / self.world.world_size
         return bound / ours if ours > bound else 1.0
 
@@ -253,53 +317,90 @@ class DeepGradientCompression(WholeGradient):
             for parameter, values in zip(alike, torch.split(flat, [parameter.numel() for parameter in alike])):
                 gradient(parameter).copy_(values.view_as(parameter))
 
-    def _accumulate(self, scale: float, momentum: Mapping[int, tuple[float, bool]]) -> None:
-        for tensor in self._sparse:
-            tensor.accumulate(scale, *momentum[id(tensor.parameter)])
+    def _accumulate(
+        self,
+        summed: Sequence[torch.Tensor] | None,
+        scale: float,
+        momentum: Mapping[int, tuple[float, bool]],
+        number: int,
+    ) -> _Tensor:
+        """Add the gradient of this node, its sum or else this rank's own, to what it keeps back of tensor `number`."""
+        tensor = self._sparse[number]
+        flat = gradient(tensor.parameter).view(-1) if summed is None else summed[number]
+        tensor.accumulate(flat, scale, *momentum[id(tensor.parameter)])
+        return tensor
 
-    def _exchange_dense(self, scale: float, momentum: Mapping[int, tuple[float, bool]], owed: int) -> None:
+    def _each(self, accumulate: Callable[[int], _Tensor]) -> None:
+        for number in range(len(self._sparse)):
+            accumulate(number)
+
+    def _exchange_dense(self, node: nodes.Nodes, owed: int, accumulate: Callable[[int], _Tensor]) -> None:
         """Send all gradients of this step, and a part of what was kept back before: all of it after `owed` exchanges.
 
         Sent at once, the gradients of hundreds of steps are a step that training may not survive.
         """
         later = [tensor.residual * (1 - 1 / owed) if owed > 1 else None for tensor in self._sparse]
-        self._accumulate(scale, momentum)
+        if node.sends:
+            self._each(accumulate)
         self.then(functools.partial(setattr, self, "_owed", max(0, owed - 1)))
-        works = []
-        for tensor, rest in zip(self._sparse, later):
-            self.then(tensor.residual.zero_ if rest is None else functools.partial(tensor.residual.copy_, rest))
+        sums = []
         for tensor, rest in zip(self._sparse, later):
             flat = gradient(tensor.parameter).view(-1)
-            whole = tensor.residual if rest is None else tensor.residual - rest
-            sent = flat.copy_(whole) if flat.dtype == whole.dtype else whole.clone()
-            works.append((flat, sent, self.start_sum(sent)))
-        for flat, sent, work in works:
+            sent = flat if flat.dtype == tensor.residual.dtype else torch.empty_like(tensor.residual)
+            if node.sends:
+                sent.copy_(tensor.residual if rest is None else tensor.residual - rest)
+            self.then(tensor.residual.zero_ if rest is None else functools.partial(tensor.residual.copy_, rest))
+            sums.append((flat, sent, self._start_sum_of_nodes(node, sent)))
+        for *_, work in sums:
             self.wait_for(work)
+        self._share(node, [sent for _, sent, _ in sums])
+        for flat, sent, _ in sums:
             if sent is not flat:
                 flat.copy_(sent)
 
-    def _exchange_sparse(self, layout: _Layout, scale: float, momentum: Mapping[int, tuple[float, bool]]) -> None:
-        positions, values = [], []
-        for number, (tensor, count) in enumerate(zip(self._sparse, layout.counts)):
-            tensor.accumulate(scale, *momentum[id(tensor.parameter)])
-            chosen = tensor.choose(count, (self._exchanges * 31 + number) * _HASH >> 8)
-            positions.append(chosen + tensor.offset)
-            sent, rest = tensor.parted(chosen, layout.dtype)
-            values.append(sent)
-            self.then(functools.partial(tensor.keep, chosen, rest))
-        ours = layout.pack(torch.cat(positions), torch.cat(values))
-        everyones = ours.new_empty(self.world.world_size * len(ours))
-        with worlds.exchanging():
-            work = _gather(everyones, ours, async_op=True)
-        self.wait_for(work)
-        self.figures.sent_bytes += (self.world.world_size - 1) * len(ours)
-        ends = torch.tensor([tensor.offset + tensor.parameter.numel() for tensor in self._sparse], device=ours.device)
-        for theirs in everyones.view(self.world.world_size, -1):  # in the order of the ranks: the same bits everywhere
+    def _exchange_sparse(self, node: nodes.Nodes, layout: _Layout, accumulate: Callable[[int], _Tensor]) -> None:
+        everyones = torch.empty(node.count * layout.size, dtype=torch.uint8, device=self._sparse[0].residual.device)
+        if node.sends:
+            ours = self._chosen(layout, accumulate)
+            with worlds.exchanging():
+                work = node.start_gather(everyones, ours)
+            self.wait_for(work)
+            self.figures.sent_bytes += (node.count - 1) * len(ours)
+        self._share(node, [everyones])
+        ends = torch.tensor([each.offset + each.parameter.numel() for each in self._sparse], device=everyones.device)
+        for theirs in everyones.view(node.count, -1):  # in the order of the nodes: the same bits everywhere
             found, sent = layout.unpack(theirs)
             parts = torch.searchsorted(found, ends).tolist()
             for tensor, begin, end in zip(self._sparse, [0, *parts], parts):
                 flat = gradient(tensor.parameter).view(-1)
                 flat.scatter_add_(0, found[begin:end] - tensor.offset, sent[begin:end].to(flat.dtype))
+
+    def _chosen(self, layout: _Layout, accumulate: Callable[[int], _Tensor]) -> torch.Tensor:
+        """Take up the gradients, and return the bytes of the largest elements of all that this node keeps back."""
+        positions, values = [], []
+        for number, count in enumerate(layout.counts):
+            tensor = accumulate(number)
+            chosen = tensor.choose(count, (self._exchanges * 31 + number) * _HASH >> 8)
+            positions.append(chosen + tensor.offset)
+            sent, rest = tensor.parted(chosen, layout.dtype)
+            values.append(sent)
+            self.then(functools.partial(tensor.keep, chosen, rest))
+        return layout.pack(torch.cat(positions), torch.cat(values))
+
+    def _start_sum_of_nodes(self, node: nodes.Nodes, flat: torch.Tensor) -> Any:
+        if node.count == 1 or not node.sends:
+            return None
+        self.figures.sent_bytes += round(2 * (node.count - 1) / node.count * flat.nbytes)
+        with worlds.exchanging():
+            return node.start_sum(flat)
+
+    def _share(self, node: nodes.Nodes, tensors: Sequence[torch.Tensor]) -> None:
+        """Give the sender's tensors to the ranks of its node."""
+        if node.joint:
+            for work in [node.start_share(each) for each in tensors]:
+                self.wait_for(work)
+        if node.sends:
+            self.figures.sent_bytes += (len(node.ours) - 1) * sum(each.nbytes for each in tensors)
 
     def _settings(self) -> dict[int, tuple[float, bool]]:
         return self._momentum.settings() if self._momentum is not None else {}
@@ -313,15 +414,15 @@ class _Tensor:
     def __init__(self, name: str, parameter: nn.Parameter, offset: int) -> None:
         self.name, self.parameter, self.offset = name, parameter, offset
         size = parameter.numel()
-        self.velocity = torch.zeros(size, dtype=_wide(parameter), device=parameter.device)
+        self.velocity = torch.zeros(size, dtype=nodes.wide(parameter), device=parameter.device)
         self.residual = torch.zeros_like(self.velocity)
         self._peaks = selection.Peaks(self.residual)
         pieces = self._peaks.pieces
         self._pieces = list(zip(self.velocity.split(pieces), self.residual.split(pieces)))
 
-    def accumulate(self, scale: float, momentum: float, nesterov: bool) -> None:
-        """Add the gradient, times `scale`, to the velocity and that to the residual. The gradient becomes 0."""
-        gradients = gradient(self.parameter).view(-1).split(self._peaks.pieces)
+    def accumulate(self, flat: torch.Tensor, scale: float, momentum: float, nesterov: bool) -> None:
+        """Add the flat gradient, times `scale`, to the velocity and that to the residual. The gradient becomes 0."""
+        gradients = flat.split(self._peaks.pieces)
         fused = _fused_sgd is not None and not nesterov and gradients[0].dtype == self.residual.dtype
 
         def update(number: int) -> None:
@@ -356,8 +457,8 @@ class _Tensor:
 
 
 class _Layout:
-    """The bytes of one rank's sparse gradient: two counts, run lengths, values. The size is the same on every rank,
-    since gloo gathers only pieces of one size.
+    """The bytes of one node's sparse gradient: two counts, run lengths, values. `size`, their number, is the same for
+    every node, since gloo gathers only pieces of one size.
     """
 
     def __init__(self, tensors: Sequence[_Tensor], density: float, half_values: bool) -> None:
@@ -369,16 +470,16 @@ class _Layout:
                 self.dtype = torch.promote_types(self.dtype, tensor.residual.dtype)
         lengths = runlengths.most(sum(self.counts), sum(sizes))
         self._values_at = _aligned(_HEAD_BYTES + 2 * lengths)
-        self._bytes = _aligned(self._values_at + sum(self.counts) * self.dtype.itemsize)
+        self.size = _aligned(self._values_at + sum(self.counts) * self.dtype.itemsize)
         self._dense_bytes = sum(tensor.residual.numel() * tensor.residual.element_size() for tensor in tensors)
 
-    def smaller_than_dense(self, ranks: int) -> bool:
-        """Return whether gathering these bytes from all ranks moves fewer than a ring of the dense gradient."""
-        return bool(self.counts) and (ranks - 1) * self._bytes < 2 * (ranks - 1) / ranks * self._dense_bytes
+    def smaller_than_dense(self, nodes: int) -> bool:
+        """Return whether gathering these bytes from all nodes moves fewer than a ring of the dense gradient."""
+        return bool(self.counts) and (nodes - 1) * self.size < 2 * (nodes - 1) / nodes * self._dense_bytes
 
     def pack(self, positions: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
         lengths = runlengths.encode(positions)
-        packed = torch.zeros(self._bytes, dtype=torch.uint8, device=values.device)
+        packed = torch.zeros(self.size, dtype=torch.uint8, device=values.device)
         packed[:_HEAD_BYTES].view(torch.int64).copy_(torch.tensor([len(lengths), len(values)]))
         packed[_HEAD_BYTES : _HEAD_BYTES + 2 * len(lengths)] = lengths.view(torch.uint8)
         packed[self._values_at : self._values_at + len(values) * values.element_size()] = values.view(torch.uint8)
@@ -398,13 +499,6 @@ def _add_velocity(v: torch.Tensor, g: torch.Tensor, u: torch.Tensor, momentum: f
     """Set u <- momentum u + scale g, and v <- v + u, in one pass: a step of SGD with the learning rate -1."""
     settings = {"weight_decay": 0.0, "momentum": momentum, "lr": -1.0, "dampening": 1 - scale}
     _fused_sgd([v], [g], [u], **settings, nesterov=False, maximize=False, is_first_step=False)  # type: ignore[misc]  # None is never called
-
-
-_gather = getattr(distributed, "all_gather_single", None) or distributed.all_gather_into_tensor  # its older name
-
-
-def _wide(tensor: torch.Tensor) -> torch.dtype:
-    return torch.promote_types(tensor.dtype, torch.float32)
 
 
 def _aligned(size: int) -> int:

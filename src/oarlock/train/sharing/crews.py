@@ -106,10 +106,13 @@ class Crew:
 
 
 class Sum:
-    """The sum of one tensor: `everyones` are those of all ranks of the host, in the segment."""
+    """The sum of one tensor: `everyones` are those of all ranks of the host, in the segment. `within`: it ends at the
+    host, and other hosts have sums of their own.
+    """
 
-    def __init__(self, crew: Crew, everyones: Sequence[torch.Tensor]) -> None:
+    def __init__(self, crew: Crew, everyones: Sequence[torch.Tensor], *, within: bool = False) -> None:
         self._crew, self._everyones = crew, everyones
+        self._hosts = 1 if within else len(crew.hosts)
         self.ours = everyones[crew.index]
         size = self.ours.numel()
         cuts = [size * place // crew.size // _ALIGNED * _ALIGNED for place in range(crew.size)] + [size]
@@ -120,7 +123,7 @@ class Sum:
     @property
     def sent_bytes(self) -> float:
         """The bytes that this rank sends to other hosts: its part, by a ring."""
-        hosts, part = len(self._crew.hosts), self._mine
+        hosts, part = self._hosts, self._mine
         return 2 * (hosts - 1) / hosts * (part.stop - part.start) * self.ours.element_size()
 
     def start(self) -> Work:
@@ -132,7 +135,7 @@ class Sum:
         others = [rank for rank in range(crew.size) if rank != crew.index]
         crew.meet()
         with torch.no_grad():
-            if len(crew.hosts) == 1:
+            if self._hosts == 1:
                 _add_up(self._pieces, [crew.index, *others])
             else:
                 _add_up(self._pieces, [crew.index])
@@ -178,14 +181,17 @@ def gathered(world: World) -> Crew | None:
     return Crew(host.index(world.rank), hosts, inside, across)
 
 
-def shared(world: World, crew: Crew, tensors: Sequence[torch.Tensor], *, sparing: bool = True) -> list[Sum] | None:
-    """Return the sums of tensors like these, with their present values. None where there is no memory for them, or,
-    where this is `sparing`, too little would be left for others. All ranks must call this together.
+def shared(
+    world: World, crew: Crew, tensors: Sequence[torch.Tensor], *, sparing: bool = True, within: bool = False
+) -> list[Sum] | None:
+    """Return the sums of tensors like these, with their present values; `within` the host alone. None where there is no
+    memory for them, or, where this is `sparing`, too little would be left for others. All ranks must call this
+    together.
     """
     sizes = [-(-each.numel() * each.element_size() // _ALIGNED) * _ALIGNED for each in tensors]
     with contextlib.ExitStack() as files:
         rows = _rows(world, crew, sum(sizes), files, sparing=sparing)
-    return _laid_out(crew, tensors, sizes, rows) if rows is not None else None
+    return _laid_out(crew, tensors, sizes, rows, within=within) if rows is not None else None
 
 
 def _rows(world: World, crew: Crew, size: int, files: contextlib.ExitStack, *, sparing: bool) -> list[mmap.mmap] | None:
@@ -227,12 +233,12 @@ def _keep_from_forks(rows: Sequence[mmap.mmap]) -> None:
 
 
 def _laid_out(
-    crew: Crew, tensors: Sequence[torch.Tensor], sizes: Sequence[int], memory: Sequence[mmap.mmap]
+    crew: Crew, tensors: Sequence[torch.Tensor], sizes: Sequence[int], memory: Sequence[mmap.mmap], *, within: bool
 ) -> list[Sum]:
     rows = [torch.frombuffer(row, dtype=torch.uint8).split(list(sizes)) for row in memory]
     made = []
     for number, tensor in enumerate(tensors):
         length = tensor.numel() * tensor.element_size()
-        made.append(Sum(crew, [row[number][:length].view(tensor.dtype) for row in rows]))
+        made.append(Sum(crew, [row[number][:length].view(tensor.dtype) for row in rows], within=within))
         made[-1].ours.copy_(tensor)
     return made

@@ -40,6 +40,7 @@ class Choice:
     sync: bool = True
     backup: int = 0
     staleness: int | None = None
+    bucket_bytes: int | str | None = None  # the job file's, which overrides the script's
 
 
 def choose(
@@ -83,11 +84,14 @@ def choose(
         sync=told.get("sync") is not False,
         backup=int(told.get("backup") or 0),
         staleness=told.get("staleness"),
+        bucket_bytes=told.get("bucket_bytes"),
     )
 
 
 def make(choice: Choice, *, unused_parameters: bool, bucket_bytes: int | str | None) -> Strategy:
-    """Return the strategy of these names."""
+    """Return the strategy of these names. `bucket_bytes` is the script's."""
+    if choice.bucket_bytes is not None:
+        bucket_bytes = choice.bucket_bytes
     if choice.kind == "none":
         return Independent()
     if choice.kind == "ps":
