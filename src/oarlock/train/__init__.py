@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from oarlock.train.strategies.dataparallel import data_parallel, no_sync
     from oarlock.train.strategies.parameterservers import ParameterServers
     from oarlock.train.strategies.strategy import Strategy
-    from oarlock.train.worlds import World, device, init, is_chief, rank, shutdown, world_size
+    from oarlock.train.worlds import World, device, device_mesh, init, is_chief, rank, shutdown, world_size
 
 _HOMES = {
     "AllReduce": "strategies.allreduce",
@@ -69,6 +69,7 @@ _HOMES = {
     "WorldError": "errors",
     "data_parallel": "strategies.dataparallel",
     "device": "worlds",
+    "device_mesh": "worlds",
     "init": "worlds",
     "is_chief": "worlds",
     "no_sync": "strategies.dataparallel",
@@ -104,6 +105,7 @@ __all__ = [
     "WorldError",
     "data_parallel",
     "device",
+    "device_mesh",
     "init",
     "is_chief",
     "no_sync",
