@@ -39,9 +39,10 @@ if TYPE_CHECKING:
     from oarlock.train.stopping import Stopped
     from oarlock.train.strategies.allreduce import AllReduce
     from oarlock.train.strategies.dataparallel import data_parallel, no_sync
+    from oarlock.train.strategies.modelparallel import ModelParallel
     from oarlock.train.strategies.parameterservers import ParameterServers
     from oarlock.train.strategies.strategy import Strategy
-    from oarlock.train.worlds import World, device, device_mesh, init, is_chief, rank, shutdown, world_size
+    from oarlock.train.worlds import World, device, device_mesh, init, is_chief, rank, rank_of, shutdown, world_size
 
 _HOMES = {
     "AllReduce": "strategies.allreduce",
@@ -52,6 +53,7 @@ _HOMES = {
     "DivergedError": "errors",
     "EarlyStopping": "hooks",
     "Hook": "moments",
+    "ModelParallel": "strategies.modelparallel",
     "NaNGuard": "hooks",
     "PowerSGD": "compression.powersgd",
     "Profiler": "hooks",
@@ -75,6 +77,7 @@ _HOMES = {
     "no_sync": "strategies.dataparallel",
     "outlast_sigterm": "batches",
     "rank": "worlds",
+    "rank_of": "worlds",
     "shutdown": "worlds",
     "world_size": "worlds",
 }
@@ -88,6 +91,7 @@ __all__ = [
     "DivergedError",
     "EarlyStopping",
     "Hook",
+    "ModelParallel",
     "NaNGuard",
     "ParameterServers",
     "PowerSGD",
@@ -111,6 +115,7 @@ __all__ = [
     "no_sync",
     "outlast_sigterm",
     "rank",
+    "rank_of",
     "shutdown",
     "world_size",
 ]

@@ -359,9 +359,9 @@ class Session:
         """Count the step. The waiting is known if all exchanges are ours; a step without an exchange is only a part."""
         before, self._told = self._told, waited(self._strategies)
         exchanges, waited_s = self._told[0] - before[0], self._told[1] - before[1]
-        ours = bool(figures_of(self._strategies))
+        ours = figures_of(self._strategies)
         counts = self.world.world_size == 1 or not ours or exchanges > 0
-        known = self.world.world_size == 1 or ours
+        known = self.world.world_size == 1 or (bool(ours) and all(one.waits_known for one in ours))
         self._pace.ended(
             counts=counts,
             waited_s=waited_s if known else None,

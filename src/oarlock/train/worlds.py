@@ -228,6 +228,24 @@ def is_chief() -> bool:
     return init().is_chief
 
 
+def rank_of(role: str, index: int = 0, process: int = 0) -> int:
+    """Return the present rank of a named task: `rank_of("worker", 1)` is that of the second worker.
+
+    `process` is the number of the process in its task. Outside of Oarlock, rank N is that of worker N. All ranks must
+    call it. WorldError if no rank has this name.
+    """
+    places = init().gather(environment.named_place(rank()))
+    if (role, index, process) not in places:
+        names = ", ".join(
+            f"{role} {index}" + (f" process {process}" if process else "") for role, index, process in places
+        )
+        raise errors.WorldError(
+            f"no rank is process {process} of {role} {index}: the ranks are {names}. Name one of these, or start more "
+            "tasks."
+        )
+    return places.index((role, index, process))
+
+
 def device_mesh(**sizes: int) -> DeviceMesh:
     """Return torch's DeviceMesh of all ranks, as FSDP2 and tensor parallelism need it: also for a process that trains
     alone.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from tests.train import scripts
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
@@ -147,3 +149,67 @@ def keep_otherwise(folder: Path, way: str) -> None:
             optimizer.step()
         found = folder / "before.pt"
         keep(folder / "after.pt" if found.exists() else found, net, optimizer, session.step)
+
+
+SLOW_S = 0.05
+
+
+def tell_figures(folder: Path, way: str) -> None:
+    """Train 20 steps in which rank 1 is slow, and save the figures of each rank as folder/figures-RANK.pt."""
+    world = train.init()
+    torch.manual_seed(7)
+    x = torch.randn(8, 5, dtype=torch.float64)
+    step, trained, parallel = WAYS[way](world, x)
+    with train.Session(per_rank=trained, strategy=parallel, total_steps=20) as session:
+        for _ in session.steps():
+            if world.rank == 1:
+                time.sleep(SLOW_S)
+            step()
+    figures = parallel.figures
+    told = {"exchanges": figures.exchanges, "waited_s": figures.waiting.total_s, "sent_bytes": figures.sent_bytes}
+    torch.save(told, folder / f"figures-{world.rank}.pt")
+
+
+def _of_net(world: train.World, x: torch.Tensor, divide: Any) -> Any:
+    net = divide(Net().double())
+
+    def step() -> None:
+        net(x).square().mean().backward()
+        net.zero_grad()
+
+    return step, {"net": net}, train.ModelParallel(net)
+
+
+def _pipelined(world: train.World, x: torch.Tensor) -> Any:
+    part = (nn.Linear(5, 6) if world.rank == 0 else nn.Linear(6, 1)).double()
+    stage = PipelineStage(part, world.rank, 2, world.device)
+    schedule = Schedule1F1B(stage, n_microbatches=2, loss_fn=nn.functional.mse_loss)
+    given: dict[str, Any] = {"args": (x,)} if world.rank == 0 else {"kwargs": {"target": x[:, :1], "losses": []}}
+    return (
+        lambda: schedule.step(*given.get("args", ()), **given.get("kwargs", {})),
+        {"part": part},
+        train.ModelParallel(),
+    )
+
+
+def _messages(world: train.World, x: torch.Tensor) -> Any:
+    first, second = train.rank_of("worker", 0), train.rank_of("worker", 1)
+    parallel, part = train.ModelParallel(), nn.Linear(5, 5).double()
+
+    def step() -> None:
+        if world.rank == first:
+            parallel.send(part(x), second)
+            assert parallel.receive(torch.empty(3), second).tolist() == [0.0, 1.0, 2.0]
+        else:
+            parallel.receive(torch.empty_like(x), first)
+            parallel.send(torch.arange(3.0), first)
+
+    return step, {"part": part}, parallel
+
+
+WAYS: dict[str, Any] = {
+    "fsdp": lambda world, x: _of_net(world, x, sharded),
+    "tensor": lambda world, x: _of_net(world, x, by_tensor),
+    "pipeline": _pipelined,
+    "messages": _messages,
+}
