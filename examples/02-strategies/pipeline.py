@@ -1,6 +1,9 @@
 """Pipelining: each process has some layers of the model. Parts of a batch follow each other through the stages.
 
-torchrun --nproc-per-node=2 pipeline.py
+    torchrun --nproc-per-node=2 pipeline.py
+    oarlock run --workers 2 -- python pipeline.py
+
+The stages are state of each process. So a halted job goes on with as many processes as before.
 """
 
 import torch
@@ -24,7 +27,8 @@ optimizer = torch.optim.Adam(part.parameters(), lr=0.01)
 x = torch.randn(256, 8, device=world.device)
 y = x.square().sum(1, keepdim=True) / 8
 last = world.rank == world.world_size - 1
-with train.Session(total_steps=100, per_rank={"part": part, "optimizer": optimizer}) as session:
+mine = {"part": part, "optimizer": optimizer}
+with train.Session(per_rank=mine, strategy=train.ModelParallel(part), total_steps=100) as session:
     for _ in session.steps():
         optimizer.zero_grad()
         losses = []

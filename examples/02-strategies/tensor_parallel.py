@@ -1,11 +1,13 @@
 """Tensor parallelism: each matrix is divided among the processes, the first by columns and the second by rows.
 
-torchrun --nproc-per-node=2 tensor_parallel.py
+    torchrun --nproc-per-node=2 tensor_parallel.py
+    oarlock run --workers 2 -- python tensor_parallel.py
+
+A halted job goes on from its checkpoint, in which each process has saved its parts: with more or fewer workers, too.
 """
 
 import torch
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from oarlock import train
@@ -13,13 +15,14 @@ from oarlock import train
 world = train.init()
 torch.manual_seed(1)  # all processes build the same model and see the same batches
 model = nn.Sequential(nn.Linear(8, 256), nn.ReLU(), nn.Linear(256, 1)).to(world.device)
-mesh = init_device_mesh(world.device.type, (world.world_size,))
+mesh = train.device_mesh()
 model = parallelize_module(model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
 optimizer = torch.optim.Adam(model.parameters(), lr=0.01, foreach=False)
 
 x = torch.randn(512, 8, device=world.device)
 y = x.square().sum(1, keepdim=True) / 8
-with train.Session(total_steps=100) as session:
+parallel = train.ModelParallel(model)
+with train.Session(model=model, optimizer=optimizer, strategy=parallel, total_steps=100) as session:
     for _ in session.steps():
         loss = nn.functional.mse_loss(model(x), y)
         optimizer.zero_grad()

@@ -18,7 +18,16 @@ from typing import Any
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
-    ["torch", "torch._dynamo", "torch.distributed", "numpy", "pytest", "oarlock.train.session", "tests.train.scripts"]
+    [
+        "torch",
+        "torch._dynamo",
+        "torch.distributed",
+        "torch.distributed.fsdp",
+        "numpy",
+        "pytest",
+        "oarlock.train.session",
+        "tests.train.scripts",
+    ]
 )
 _ports = iter(range(20_000 + os.getpid() % 100 * 100, 32_000))
 

@@ -131,11 +131,12 @@ class Averaging(train.Strategy):
         self.seen = state["seen"]
 
 
-def remember(folder: Path, total_steps: int, expected: dict[str, Any]) -> None:
+def remember(folder: Path, total_steps: int, expected: dict[str, Any], **given: Any) -> None:
     """A strategy, and a state that is every rank's own: what both hold when the session opens is `expected`."""
     world = train.init()
     strategy, mine = Averaging(), Averaging()
     options: dict[str, Any] = {"checkpoints": folder / "checkpoints", "strategy": strategy, "per_rank": {"mine": mine}}
+    options |= given
     with train.Session(model=nn.Linear(1, 1), total_steps=total_steps, **options) as session:
         assert strategy.seen == expected["strategy"], strategy.seen
         assert mine.seen == expected["mine"][world.rank], mine.seen

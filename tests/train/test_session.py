@@ -166,9 +166,32 @@ def test_state_that_the_checkpoint_lacks_is_an_error_and_surplus_state_is_named(
     ):
         pass
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL, "a session that did not open leaves nothing behind"
-    with train.Session(**options) as session:
+    schedule = torch.optim.lr_scheduler.LambdaLR(torch.optim.SGD([torch.zeros(1)]), lambda step: 1.0)
+    scripts.count(tmp_path / "two", schedule=schedule)
+    with train.Session(model=nn.Linear(1, 1), checkpoints=tmp_path / "two" / "checkpoints") as session:
         assert session.step == 4
-    assert "also holds model, which this session does not use" in capfd.readouterr().err
+    assert "also holds schedule, which this session does not use" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("untrained", [{}, {"batches": None}, {"stopping": train.EarlyStopping("loss", patience=2)}])
+def test_a_session_never_goes_on_with_untrained_weights(
+    tmp_path: Path, untrained: dict[str, Any], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A script without its model in the session is told so before it has lost anything, and is refused afterwards."""
+    state = {name: each or train.Batches(scripts.examples(), 5) for name, each in untrained.items()}
+    options: dict[str, Any] = {"checkpoints": tmp_path, "total_steps": 3, **state}
+    with train.Session(**options) as session:
+        list(session.steps())
+    assert "saves no model, so no run can go on from its checkpoints. Pass what the steps" in capfd.readouterr().err
+    remedy = r"after step 3.*nothing that is trained.*Session\(model=model, optimizer=optimizer\).*resume=False"
+    with pytest.raises(errors.CheckpointError, match=remedy), train.Session(**options):
+        pass
+    with train.Session(**options, resume=False) as session:
+        assert session.step == 0
+    capfd.readouterr()
+    with train.Session(total_steps=1, **state) as session:
+        list(session.steps())
+    assert "saves no model" not in capfd.readouterr().err, "nothing is saved at all"
 
 
 def test_state_that_cannot_be_kept_is_refused_at_once() -> None:
@@ -287,7 +310,11 @@ def test_strategies_and_per_rank_state_come_back_to_their_ranks_and_are_dropped_
     kept = {"strategy": [1, 2], "mine": [[0], [1]]}
     assert crew.run(scripts.remember, tmp_path, 2, kept, folder=tmp_path) == [0, 0], crew.output(tmp_path)
     dropped = {"strategy": [], "mine": [[]]}
-    assert crew.run(scripts.remember, tmp_path, 3, dropped, folder=tmp_path, world_size=1) == [0], crew.output(tmp_path)
+    assert crew.run(scripts.remember, tmp_path, 3, dropped, folder=tmp_path, world_size=1) == [1]
+    refusal = "mine of each rank (per_rank) fit only as many ranks. Start 2 processes again, permit the loss with"
+    assert refusal in (tmp_path / "rank-0.txt").read_text()
+    permitted = functools.partial(scripts.remember, drop_per_rank=True)
+    assert crew.run(permitted, tmp_path, 3, dropped, folder=tmp_path, world_size=1) == [0], crew.output(tmp_path)
     said = (tmp_path / "rank-0.txt").read_text()
     assert "saved by 2 ranks, now 1: the random generators' states and mine and strategy are dropped" in said
 

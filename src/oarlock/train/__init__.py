@@ -39,9 +39,10 @@ if TYPE_CHECKING:
     from oarlock.train.stopping import Stopped
     from oarlock.train.strategies.allreduce import AllReduce
     from oarlock.train.strategies.dataparallel import data_parallel, no_sync
+    from oarlock.train.strategies.modelparallel import ModelParallel
     from oarlock.train.strategies.parameterservers import ParameterServers
     from oarlock.train.strategies.strategy import Strategy
-    from oarlock.train.worlds import World, device, init, is_chief, rank, shutdown, world_size
+    from oarlock.train.worlds import World, device, device_mesh, init, is_chief, rank, rank_of, shutdown, world_size
 
 _HOMES = {
     "AllReduce": "strategies.allreduce",
@@ -52,6 +53,7 @@ _HOMES = {
     "DivergedError": "errors",
     "EarlyStopping": "hooks",
     "Hook": "moments",
+    "ModelParallel": "strategies.modelparallel",
     "NaNGuard": "hooks",
     "PowerSGD": "compression.powersgd",
     "Profiler": "hooks",
@@ -69,11 +71,13 @@ _HOMES = {
     "WorldError": "errors",
     "data_parallel": "strategies.dataparallel",
     "device": "worlds",
+    "device_mesh": "worlds",
     "init": "worlds",
     "is_chief": "worlds",
     "no_sync": "strategies.dataparallel",
     "outlast_sigterm": "batches",
     "rank": "worlds",
+    "rank_of": "worlds",
     "shutdown": "worlds",
     "world_size": "worlds",
 }
@@ -87,6 +91,7 @@ __all__ = [
     "DivergedError",
     "EarlyStopping",
     "Hook",
+    "ModelParallel",
     "NaNGuard",
     "ParameterServers",
     "PowerSGD",
@@ -104,11 +109,13 @@ __all__ = [
     "WorldError",
     "data_parallel",
     "device",
+    "device_mesh",
     "init",
     "is_chief",
     "no_sync",
     "outlast_sigterm",
     "rank",
+    "rank_of",
     "shutdown",
     "world_size",
 ]

@@ -1,9 +1,10 @@
 """The variables that Oarlock and torchrun set for a training process.
 
-`Environment` has those of a session, `Processes` the place of the process in its gang, and two functions those of the
-parts below a session: whether memory may be shared, and the end that a test wants. docs/training.md and
-docs/agent-protocol.md describe them. The addresses of parameter servers, the strategy and the round of an elastic job
-have formats of their own, which `servers/addresses.py`, `strategies/choices.py` and `rounds.py` read.
+`Environment` has those of a session, `Processes` the place of the process in its gang, and three functions those of the
+parts below a session: the name of the task, whether memory may be shared, and the end that a test wants.
+docs/training.md and docs/agent-protocol.md describe them. The addresses of parameter servers, the strategy and the
+round of an elastic job have formats of their own, which `servers/addresses.py`, `strategies/choices.py` and `rounds.py`
+read.
 """
 
 from __future__ import annotations
@@ -83,6 +84,15 @@ class Processes:
             threads_chosen="OMP_NUM_THREADS" in environ,
             incarnation=int(environ.get("OARLOCK_INCARNATION") or 1),
         )
+
+
+def named_place(rank: int, environ: Mapping[str, str] = os.environ) -> tuple[str, int, int]:
+    """Return the role and the index of this task, and the number of this process in it. Where Oarlock has not started
+    this process, each rank counts as a worker of its own.
+    """
+    if "OARLOCK_ROLE" not in environ:
+        return "worker", rank, 0
+    return environ["OARLOCK_ROLE"], int(environ.get("OARLOCK_INDEX", "0")), int(environ.get("OARLOCK_PROCESS", "0"))
 
 
 def may_share_memory(environ: Mapping[str, str] = os.environ) -> bool:

@@ -30,7 +30,7 @@ from torch import nn
 from oarlock.train import agreement, batchsizes, environment, errors, membership, stopping, succession, worlds
 from oarlock.train.batches import Batches
 from oarlock.train.batchsizes import Batch
-from oarlock.train.checkpointing import adopting, manifests, opening, rng
+from oarlock.train.checkpointing import contents, manifests, opening
 from oarlock.train.checkpointing.checkpoints import Checkpoints, Restored, Saved
 from oarlock.train.measuring import pace, straggling
 from oarlock.train.moments import Hook
@@ -51,10 +51,15 @@ class Session:
     is made there, and the newest `keep` (3) are kept. The job's own settings (OARLOCK_CHECKPOINTS,
     OARLOCK_CHECKPOINT_EVERY_S, OARLOCK_CHECKPOINT_KEEP) win. Without a directory nothing is saved. Training goes on
     while a thread writes a copy of the state, which needs as much memory again. `total_steps` is the number of steps.
-    `per_rank` is state that differs between ranks; it is dropped if their number changes. `logdir` is the directory for
-    TensorBoard's event files (default: OARLOCK_TENSORBOARD). `resume=False` begins at the first step. `adapt=True` lets
-    the scheduler choose the batch size, if the job file allows it: the given `Batches` use it, `backward` and
-    `accumulating` follow its parts, and `gain` gives the factor for the learning rate.
+    `per_rank` is state that differs between ranks: another number of ranks cannot resume it, unless
+    `drop_per_rank=True` lets them begin without it. `logdir` is the directory for TensorBoard's event files (default:
+    OARLOCK_TENSORBOARD). `resume=False` begins at the first step. `adapt=True` lets the scheduler choose the batch
+    size, if the job file allows it: the given `Batches` use it, `backward` and `accumulating` follow its parts, and
+    `gain` gives the factor for the learning rate.
+
+    Of tensors that the ranks have divided (FSDP2, tensor parallelism) each rank saves its own pieces, and any number of
+    ranks resumes them. On entry, CheckpointError for a checkpoint from which this session cannot go on; so it is where
+    the session has nothing that is trained, since later steps would begin with untrained weights.
     """
 
     def __init__(
@@ -68,6 +73,7 @@ class Session:
         hooks: Sequence[Hook] = (),
         strategy: Strategy | None = None,
         per_rank: Mapping[str, Any] | None = None,
+        drop_per_rank: bool = False,
         logdir: str | os.PathLike[str] | None = None,
         resume: bool = True,
         adapt: bool = False,
@@ -89,9 +95,10 @@ class Session:
         self._batches = next((each for each in state.values() if isinstance(each, Batches)), None)
         named = {f"strategy of {name}": one for name, one in dataparallel.strategies_in(state).items()}
         self._strategies = [*named.values(), *([strategy] if strategy is not None else [])]
-        self._own = {**(per_rank or {}), **({"strategy": strategy} if strategy else {})}
-        self._own.update({name: one for name, one in named.items() if one.keeps or one.state_dict()})
-        self._heirs = {**named, **({"strategy": strategy} if strategy else {})}
+        given_strategy = {"strategy": strategy} if strategy is not None else {}
+        own = {**(per_rank or {}), **given_strategy}
+        own.update({name: one for name, one in named.items() if one.keeps or one.state_dict()})
+        self._contents = contents.Contents(state, own, {**named, **given_strategy}, self._say, drops=drop_per_rank)
         self._adapt, self._batch_file = adapt, batchsizes.BatchFile(given.report)
         self._parts_left = 0  # parts of the present step that are left
         self._noise: float | None = None  # the same on every rank
@@ -112,7 +119,7 @@ class Session:
         self._reports: Reports | None = None
         self._apart = next((one for one in self._strategies if not one.lockstep), None)
         self._agreement = agreement.Apart(self._apart) if self._apart else agreement.Agreement(self.world)
-        others = [one for one in self._own.values() if one not in self._strategies]
+        others = [one for one in own.values() if one not in self._strategies]
         rejoins = bool(self._strategies) and all(one.rejoins for one in self._strategies) and not others
         self._membership = (
             membership.Membership(worlds.rounds, state, self._strategies) if worlds.rounds and rejoins else None
@@ -352,9 +359,9 @@ class Session:
         """Count the step. The waiting is known if all exchanges are ours; a step without an exchange is only a part."""
         before, self._told = self._told, waited(self._strategies)
         exchanges, waited_s = self._told[0] - before[0], self._told[1] - before[1]
-        ours = bool(figures_of(self._strategies))
+        ours = figures_of(self._strategies)
         counts = self.world.world_size == 1 or not ours or exchanges > 0
-        known = self.world.world_size == 1 or ours
+        known = self.world.world_size == 1 or (bool(ours) and all(one.waits_known for one in ours))
         self._pace.ended(
             counts=counts,
             waited_s=waited_s if known else None,
@@ -433,11 +440,7 @@ class Session:
             hook.before_checkpoint(self)
         for strategy in self._strategies:
             strategy.before_save()
-        shared = {name: kept.state_dict() for name, kept in self._state.items()} if self.world.is_chief else {}
-        choices = {name: one.choice() for name, one in self._heirs.items() if one.choice()}
-        if choices and self.world.is_chief:
-            shared[adopting.CHOICES] = choices
-        own = {"rng": rng.capture(), "per_rank": {name: kept.state_dict() for name, kept in self._own.items()}}
+        shared, own = self._contents.capture(is_chief=self.world.is_chief)
         meta = {"library": VERSION, "torch": torch.__version__, "holds": sorted(self._state), "noise": self._noise}
         if last:
             self._take_saved(self._checkpoints.save(self.step, shared, own, meta))
@@ -491,6 +494,8 @@ class Session:
                 completed=self._completed,
                 written=self._reports.event if self._reports else None,
             )
+            if not self._contents.trains:
+                self._say(f"this session saves no model, so no run can go on from its checkpoints. {contents.REMEDY}")
 
     def _begin(self) -> None:
         if worlds.joining():
@@ -577,8 +582,7 @@ class Session:
             self._reports.event("hello", library=VERSION, can_rejoin=can, can_stack=self._can_stack, **lost)
 
     def _adopt(self, restored: Restored) -> None:
-        adoption = adopting.Adoption(self._state, self._own, self._heirs, self._say)
-        adoption.take(restored, self.world, own=not self._apart or self.world.is_chief)
+        self._contents.take(restored, self.world, own=not self._apart or self.world.is_chief)
         self.step = self._saved_step = restored.step
         self._noise = restored.noise
         self._say(f"resumed from {restored.path.name}")

@@ -16,6 +16,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import datetime as dt
+import math
 import os
 import pickle
 import sys
@@ -28,6 +29,7 @@ from oarlock.train import environment, errors
 
 if TYPE_CHECKING:
     import torch
+    from torch.distributed.device_mesh import DeviceMesh
 
     from oarlock.train.rounds import Round, Rounds
     from oarlock.train.servers.workers.exchanges import Exchanges
@@ -228,21 +230,69 @@ def is_chief() -> bool:
     return init().is_chief
 
 
+def rank_of(role: str, index: int = 0, process: int = 0) -> int:
+    """Return the present rank of a named task: `rank_of("worker", 1)` is that of the second worker.
+
+    `process` is the number of the process in its task. Outside of Oarlock, rank N is that of worker N. All ranks must
+    call it. WorldError if no rank has this name.
+    """
+    places = init().gather(environment.named_place(rank()))
+    if (role, index, process) not in places:
+        names = ", ".join(
+            f"{role} {index}" + (f" process {process}" if process else "") for role, index, process in places
+        )
+        raise errors.WorldError(
+            f"no rank is process {process} of {role} {index}: the ranks are {names}. Name one of these, or start more "
+            "tasks."
+        )
+    return places.index((role, index, process))
+
+
+def device_mesh(**sizes: int) -> DeviceMesh:
+    """Return torch's DeviceMesh of all ranks, as FSDP2 and tensor parallelism need it: also for a process that trains
+    alone.
+
+    `sizes` are its dimensions by name, whose product is the number of ranks: `device_mesh(data=2, tensor=4)`. Without
+    them it has one dimension. All ranks must call it. WorldError if the product is another number, and in a job whose
+    processes meet at parameter servers.
+    """
+    from torch import distributed
+    from torch.distributed.device_mesh import init_device_mesh
+
+    world = init()
+    shape = tuple(sizes.values()) or (world.world_size,)
+    if exchanges is not None:
+        raise errors.WorldError(
+            "the processes of this job meet at parameter servers and have no process group, so there is no mesh of "
+            "devices: use a job without `strategy: {kind: ps}`"
+        )
+    if math.prod(shape) != world.world_size:
+        told = " x ".join(f"{name}={size}" for name, size in sizes.items())
+        raise errors.WorldError(
+            f"a mesh of {told} needs {math.prod(shape)} processes, but {world.world_size} train together: compute the "
+            "sizes from train.world_size(), or start as many processes as the mesh needs"
+        )
+    if not distributed.is_initialized():
+        _join_alone(world.device)
+    return init_device_mesh(world.device.type, shape, mesh_dim_names=tuple(sizes) or None)
+
+
 def shutdown() -> None:
     """Leave the process group. Optional: a script leaves it at its end. But NCCL warns without it."""
-    global _world, _control, exchanges, rounds, watch
+    global _world, _control, exchanges, rounds, watch, _ours
     while leaving:
         leaving.pop()()
     _leave_crew()
     if exchanges is not None:
         exchanges.close()
         exchanges = None
-    elif _world is not None and _world.world_size > 1:
+    elif _world is not None and (_world.world_size > 1 or _ours):
         from torch import distributed
 
         if distributed.is_initialized():
             distributed.destroy_process_group()
     _world = _control = rounds = watch = None
+    _ours = False
 
 
 def _leave_crew() -> None:
@@ -352,6 +402,17 @@ def _rounds(environ: os._Environ[str], device: torch.device, backend: str | None
         return None
     _ours = True
     return rounds.Rounds(environ, timeout_s)
+
+
+def _join_alone(device: torch.device) -> None:
+    """Make a process group of this process alone."""
+    global _ours
+    from torch import distributed
+
+    _ours = True
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    distributed.init_process_group(backend, store=distributed.HashStore(), rank=0, world_size=1)
+    atexit.register(_leave, os.getpid())
 
 
 def _join(rank: int, world_size: int, backend: str | None, device: torch.device, timeout_s: float) -> object:

@@ -14,6 +14,7 @@ from tests.e2e import shell as shells
 from tests.train import crew
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "02-strategies"
+RECORDING = str(Path(__file__).with_name("recording.py"))
 LOSS, ACCURACY = r"loss (\S+?),? ", r"accuracy (\S+) "
 STRATEGIES = ("allreduce", "auto", "bf16", "fp16", "powersgd", "dgc", "ps", "ps-backup", "ps-async", "ps-staleness")
 EnvOfRank = Callable[[int], Mapping[str, str]]
@@ -21,10 +22,17 @@ EnvOfRank = Callable[[int], Mapping[str, str]]
 pytestmark = pytest.mark.train
 
 
-def said(folder: Path, *command: str, processes: int = 2, env_of_rank: EnvOfRank = lambda rank: {}) -> str:
-    """Run the program as that many processes, as torchrun does, and return their output."""
+def said(
+    folder: Path,
+    *command: str,
+    processes: int = 2,
+    ends: int = 0,
+    env_of_rank: EnvOfRank = lambda rank: {},
+    **settings: str,
+) -> str:
+    """Run the program as that many processes, as torchrun does. Return their output once each `ends` with this code."""
     ours = {key: value for key, value in os.environ.items() if not key.startswith("OARLOCK_")}
-    ours["OMP_NUM_THREADS"] = "1"
+    ours |= {"OMP_NUM_THREADS": "1", **settings}
     if processes > 1:
         ours |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(crew.free_port())}
         ours |= dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(processes))
@@ -42,7 +50,7 @@ def said(folder: Path, *command: str, processes: int = 2, env_of_rank: EnvOfRank
             each.kill()
             each.wait()
     text = "\n".join((folder / f"rank-{rank}.txt").read_text() for rank in range(processes))
-    assert codes == [0] * processes, text
+    assert codes == [ends] * processes, text
     return text
 
 
@@ -56,7 +64,7 @@ def told(pattern: str, text: str) -> float:
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_data_parallelism_learns(tmp_path: Path, strategy: str) -> None:
     apart = {"OARLOCK_SHARED_MEMORY": "0"} if strategy == "dgc" else {}  # as between hosts
-    assert told(ACCURACY, said(tmp_path, "data_parallel.py", strategy, env_of_rank=lambda rank: apart)) > 0.9
+    assert told(ACCURACY, said(tmp_path, "data_parallel.py", strategy, **apart)) > 0.9
 
 
 def test_rows_of_a_table_travel(tmp_path: Path) -> None:
@@ -79,9 +87,22 @@ def test_workers_come_and_go(tmp_path: Path) -> None:
     assert all(float(loss) < 0.2 for loss in re.findall(r"loss ([\d.]+), after", text)), text
 
 
+@pytest.mark.timeout(900)  # three runs
 @pytest.mark.parametrize("program", ["sharded.py", "tensor_parallel.py", "pipeline.py", "by_hand.py"])
-def test_a_model_on_several_processes_learns(tmp_path: Path, program: str) -> None:
-    assert told(r"loss ([\d.]+)", said(tmp_path, program)) < 0.2
+def test_a_model_on_several_processes_learns_and_outlives_a_halt(tmp_path: Path, program: str) -> None:
+    """A run that is halted and resumed has the losses of an uninterrupted one, bit for bit."""
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    assert told(r"loss ([\d.]+)", said(tmp_path, RECORDING, program, str(whole))) < 0.2
+    parts, checkpoints = tmp_path / "parts", str(tmp_path / "checkpoints")
+    parts.mkdir()
+    said(tmp_path, RECORDING, program, str(parts), "40", ends=143, OARLOCK_CHECKPOINTS=checkpoints)
+    again = said(tmp_path, RECORDING, program, str(parts), OARLOCK_CHECKPOINTS=checkpoints)
+    assert re.search(r"resumed from attempt-1-round-1-step-(4\d|5\d)$", again, re.MULTILINE), again
+    for losses in whole.iterdir():
+        steps = losses.read_text().splitlines()
+        assert (parts / losses.name).read_text().splitlines() == steps
+        assert len(steps) == 100
 
 
 def test_one_process_drives_several_devices(tmp_path: Path) -> None:

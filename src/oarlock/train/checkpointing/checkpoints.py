@@ -1,11 +1,12 @@
 """The saving and restoring of checkpoints, by all ranks together.
 
 The chief's shard holds the state that all ranks share (model, optimizer, position in the data). Every rank's shard
-holds the rank's own state (random generators, the state of a strategy). The steps of a save are: check the free space
-(if there is too little, nothing is written), copy the state in memory, make the directory, write shards under temporary
-names, sync, rename, sync the directory, read back. When every rank has confirmed its shard, the chief writes the
-manifest in the same way. Only then are older checkpoints removed. After a kill at any point, the previous checkpoint is
-still the newest valid one (failpoints.py).
+holds the rank's own state (random generators, the state of a strategy), and its pieces of tensors that the ranks have
+divided among themselves (pieces.py). The steps of a save are: check the free space (if there is too little, nothing is
+written), copy the state in memory, make the directory, write shards under temporary names, sync, rename, sync the
+directory, read back. When every rank has confirmed its shard, the chief writes the manifest in the same way. Only then
+are older checkpoints removed. After a kill at any point, the previous checkpoint is still the newest valid one
+(failpoints.py).
 
 Training goes on after the copy: a thread of each rank writes. The ranks agree at later step boundaries that all shards
 are there, and that the chief has written the manifest. Each of these two pieces of work has a number, the same on all
@@ -41,7 +42,7 @@ from typing import Any, BinaryIO
 import torch
 
 from oarlock.train import errors, failpoints
-from oarlock.train.checkpointing import copies, manifests
+from oarlock.train.checkpointing import copies, manifests, pieces
 from oarlock.train.worlds import World
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.Size, torch.dtype, torch.device)
@@ -78,6 +79,7 @@ class Restored:
     noise: float | None = None  # of the gradients, when it was saved
     chiefs: dict[str, Any] = field(default_factory=dict)  # the chief's own state
     inherited: tuple[Path, ...] = ()
+    shards: tuple[Path, ...] = ()  # of all ranks
 
     def inherited_states(self) -> Iterator[dict[str, Any]]:
         """Read the own states of the inherited shards, one after the other."""
@@ -352,10 +354,10 @@ class Checkpoints:
         self._good = path
         noise = manifest.meta.get("noise")
         known = float(noise) if isinstance(noise, (int, float)) else None
-        shards = manifest.shards[self._world.rank :: self._world.world_size]
-        inherited = tuple(path / shard.file for shard in shards) if own is None else ()
+        shards = tuple(path / shard.file for shard in manifest.shards)
+        inherited = shards[self._world.rank :: self._world.world_size] if own is None else ()
         return Restored(
-            path, manifest.step, chiefs["shared"], own, manifest.world_size, known, chiefs["own"], inherited
+            path, manifest.step, chiefs["shared"], own, manifest.world_size, known, chiefs["own"], inherited, shards
         )
 
     def _make_room(self, path: Path, shard: Mapping[str, Any]) -> str | None:
@@ -446,6 +448,11 @@ def stored_bytes(tree: Any, where: str = "state", seen: set[int] | None = None) 
     """
     seen = set() if seen is None else seen
     if isinstance(tree, torch.Tensor):
+        if pieces.is_divided(tree):
+            raise errors.StateError(
+                f"{where} is a tensor that ranks have divided (DTensor), in an object of which this is not known: give "
+                "the session the model and the optimizer themselves, or an object that has them as attributes."
+            )
         if tree.is_sparse:  # the momentum of an embedding
             return stored_bytes([tree._indices(), tree._values()], where, seen) + _PER_TENSOR_BYTES
         if tree.layout is not torch.strided:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from torch import nn, optim
 
 from oarlock.train import errors
+from oarlock.train.checkpointing import pieces
 from oarlock.train.strategies import choices, replicas
 from oarlock.train.strategies.strategy import Strategy
 
@@ -45,6 +46,12 @@ def data_parallel(
     """
     chosen = choices.choose(strategy, compression, os.environ)
     if isinstance(chosen, choices.Choice):
+        if pieces.divides(model):
+            raise errors.StateError(
+                "this model is divided among the processes already (FSDP2, tensor parallelism), which average its "
+                "gradients or share them: leave data_parallel() out, and pass Session(strategy=train.ModelParallel("
+                "model)) for the measurements"
+            )
         made = choices.make(chosen, unused_parameters=unused_parameters, bucket_bytes=bucket_bytes)
     else:
         made = chosen

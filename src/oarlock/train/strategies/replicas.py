@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import distributed, nn
 
 from oarlock.train import errors, worlds
+from oarlock.train.checkpointing import pieces
 
 
 def trained(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
@@ -46,9 +48,22 @@ def check_same(world: worlds.World, named: Sequence[tuple[str, nn.Parameter]]) -
 
 
 def broadcast(model: nn.Module) -> None:
-    """Give every rank the chief's parameters and buffers."""
+    """Give every rank the chief's parameters and buffers. The piece of a divided tensor stays its rank's own, but for
+    replicas of the same piece, which get the values of the first one.
+    """
     if worlds.init().world_size > 1 and not worlds.joining():
-        broadcast_tensors([tensor.detach() for tensor in (*model.parameters(), *model.buffers())])
+        tensors = [tensor.detach() for tensor in (*model.parameters(), *model.buffers())]
+        broadcast_tensors([tensor for tensor in tensors if not pieces.is_divided(tensor)])
+        for tensor in filter(pieces.is_divided, tensors):
+            _broadcast_replicas(tensor)
+
+
+def _broadcast_replicas(tensor: Any) -> None:
+    mesh, local = tensor.device_mesh, tensor.to_local()
+    for dimension, placement in enumerate(tensor.placements if mesh.get_coordinate() is not None else ()):
+        if placement.is_replicate():
+            group = mesh.get_group(dimension)
+            distributed.broadcast(local, src=distributed.get_global_rank(group, 0), group=group)
 
 
 def broadcast_tensors(tensors: Sequence[torch.Tensor], source: int = 0) -> None:

@@ -31,7 +31,8 @@ class Figures:
     `exchanges` counts the steps in which this rank took part, `failed` those of them with an exchange that could not
     end and gradients that were kept back, `sent_bytes` the bytes that it put on the wire, headers
     of the transport not counted. `share` is the number of this rank's examples in a gradient, 0 while unknown.
-    `shares` counts how often it was set: all ranks set it at the same step.
+    `shares` counts how often it was set: all ranks set it at the same step. `waits_known` is False where exchanges are
+    waited for that `waiting` does not see.
     """
 
     def __init__(self, world: World) -> None:
@@ -40,6 +41,7 @@ class Figures:
         self.sent_bytes = 0
         self._share = self.shares = 0
         self.waiting = Waiting(world.device)
+        self.waits_known = True
         self.noise = noise.Noise(world.world_size)
 
     @property
