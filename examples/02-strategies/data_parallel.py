@@ -2,7 +2,7 @@
 
     torchrun --nproc-per-node=2 data_parallel.py dgc
     oarlock run --workers 2 -- python data_parallel.py bf16
-    oarlock run --workers 2 --ps 1 --strategy ps -- python data_parallel.py
+    oarlock run --workers 2 --ps 1 --strategy ps -- python data_parallel.py ps-async
 
 Without an argument, the job file's `strategy:` chooses, or else `auto`: allreduce. The argument `auto` permits lossy
 compression, which is then chosen by measurement.

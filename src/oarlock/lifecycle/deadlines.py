@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from oarlock.lifecycle import ends, joining
 from oarlock.lifecycle.failures import blame
-from oarlock.spec import attempts, jobs, phases
+from oarlock.spec import attempts, jobfile, jobs, phases, roles
 from oarlock.spec.input import quantities
 
 LAUNCH_BOUND_S = 30.0
@@ -22,6 +22,7 @@ KILL_AFTER_S = 5.0
 LEAVE_S = 30.0
 """The time for an agent to go once it was allowed to: it may still have log lines to deliver."""
 
+_RUNS = frozenset({phases.TaskPhase.REGISTERED, phases.TaskPhase.PROCESSING})
 _UNMADE = frozenset({phases.TaskPhase.PENDING, phases.TaskPhase.DEPLOYING})
 
 
@@ -76,15 +77,27 @@ def stop(job: jobs.Job, live: attempts.Attempt, task: attempts.Task) -> float | 
     """Return when the task is told to stop.
 
     After success an evaluator has the grace to come to an end by itself, and a task that ended well may store. A halt
-    that came when only storing was left does not stop it.
+    that came when only storing was left does not stop it. Parameter servers stop after the workers, which end their
+    step and save with what the servers hold.
     """
-    if live.stop is None or live.stop_at is None or task.phase in phases.ENDED:
+    if live.stop is None or live.stop_at is None or task.phase in phases.ENDED or _is_needed(job, live, task):
         return None
     if live.stop is attempts.Cause.SUCCEEDED:
         if task.phase is phases.TaskPhase.STORING:
             return None
         return live.stop_at + (grace_s(job) if ends.of(job.spec, task.role).lingers else 0.0)
     return live.stop_at
+
+
+def _is_needed(job: jobs.Job, live: attempts.Attempt, task: attempts.Task) -> bool:
+    """Return whether the task is a parameter server of workers whose processes run."""
+    return (
+        task.role is roles.RoleName.PS
+        and jobfile.serves(job.spec)
+        and any(
+            peer.role in ends.COLLECTIVE_ROLES and peer.round > 0 and peer.phase in _RUNS for peer in live.tasks
+        )
+    )
 
 
 def let_go(job: jobs.Job, live: attempts.Attempt, task: attempts.Task) -> float | None:

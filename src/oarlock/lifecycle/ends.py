@@ -28,6 +28,10 @@ _REPLACED = frozenset({roles.RoleName.CHIEF, roles.RoleName.WORKER, roles.RoleNa
 """Roles whose tasks are replaced alone under parameter servers."""
 
 
+OF_THE_PLACE = frozenset({"port_taken"})
+"""Failures of the platform that would meet the next task in the same place."""
+
+
 class Ends(msgspec.Struct, frozen=True, kw_only=True):
     """The policy of one role. `needed`: to end well before the others have is a failure. `watched`: its progress is the
     job's, so that `hang_timeout` applies. `lingers`: after the job's success it may go on for the grace before it is
@@ -115,24 +119,40 @@ def fails_attempt(job: jobs.Job, live: attempts.Attempt, task: attempts.Task) ->
 def restarts_in_place(job: jobs.Job, live: attempts.Attempt, task: attempts.Task) -> bool:
     """Return whether this failed task is to be started again alone, while the others live on.
 
-    Its role must say so, `max_restarts` leave one, and it must not fail in the same way again and again. In a
-    communicator the survivors must have said that they can take a new peer. Where the platform failed, the place itself
-    is in doubt: the gang looks for another. Workers that come and go within an attempt have rules of their own
-    (`joining`): where these refuse, the gang restarts.
+    Its role must say so, `max_restarts` leave one unless the platform failed, and it must not fail in the same way
+    again and again. In a communicator the survivors must have said that they can take a new peer. Workers that come and
+    go within an attempt have rules of their own (`joining`): where these refuse, the gang restarts.
     """
     return (
         task.phase is phases.TaskPhase.FAILED
         and not (task.role is roles.RoleName.WORKER and jobfile.rejoins(job.spec))
         and of(job.spec, task.role).on_failure is roles.OnFailure.RESTART
         and task.exit is not None
-        and task.exit.cause is not attempts.Cause.PLATFORM
-        and job.restarts < job.spec.max_restarts
-        and not retries.hopeless_in_place(job, task)
+        and _may_come_back(job, task, task.exit)
         and (
             job.spec.framework not in COLLECTIVE
             or task.role not in COLLECTIVE_ROLES
-            or all(peer.can_rejoin for peer in _survivors(live, task))
+            or _others_go_on(_survivors(live, task), task.exit)
         )
+    )
+
+
+def _may_come_back(job: jobs.Job, task: attempts.Task, how: attempts.Exit) -> bool:
+    """Return whether another incarnation may do better in the same place. After a failure of the platform the place is
+    in doubt: it gets one try until there is progress, and then the gang looks for another.
+    """
+    if how.cause is attempts.Cause.PLATFORM:
+        before = task.last_end
+        farther = before is not None and (job.reached_step or 0) > (before.reached_step or 0)
+        again = before is None or before.cause is not attempts.Cause.PLATFORM or farther
+        return again and how.reason not in OF_THE_PLACE
+    return job.restarts < job.spec.max_restarts and not retries.hopeless_in_place(job, task)
+
+
+def _others_go_on(survivors: Sequence[attempts.Task], how: attempts.Exit) -> bool:
+    """Return whether the others can take a new peer. Without any the platform's failure was that of the whole gang."""
+    return all(peer.can_rejoin for peer in survivors) and (
+        bool(survivors) or how.cause is not attempts.Cause.PLATFORM
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from oarlock.lifecycle import ends, joining
+from oarlock.lifecycle.failures import retries
 from oarlock.spec import attempts, errors, intents, jobs, phases
 from oarlock.spec.input import quantities
 
@@ -66,7 +67,7 @@ def _unattended_phase(job: jobs.Job) -> Phase:
 
 
 def _replace_in_place(job: jobs.Job, live: attempts.Attempt, now: float) -> tuple[jobs.Job, attempts.Attempt]:
-    """Start a failed task again alone where it may, once nothing of it runs. Each time spends one restart."""
+    """Start a failed task again alone where it may, once nothing of it runs. A failure of its own spends a restart."""
     if live.stop is not None:
         return job, live
     for task in live.tasks:
@@ -78,7 +79,7 @@ def _replace_in_place(job: jobs.Job, live: attempts.Attempt, now: float) -> tupl
         ):
             fresh = ends.fresh(job, task, now)
             live = replace(live, tasks=tuple(fresh if one is task else one for one in live.tasks))
-            job = replace(job, restarts=job.restarts + 1)
+            job = replace(job, restarts=job.restarts + retries.spends_restart(task.exit.cause))
     return job, live
 
 

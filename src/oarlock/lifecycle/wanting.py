@@ -94,7 +94,8 @@ def _notes(
     elif _due(joining.late(job, live), now):
         yield actions.Note(event=events.LaunchFailed(attempt=live.number, reason="a new worker did not come in time"))
     elif _due(deadlines.barrier(job, live), now):
-        yield actions.Note(event=_stop(live, attempts.Cause.START_TIMEOUT, _absent(job, live)))
+        cause = attempts.Cause.PLATFORM if _lost_its_place(live) else attempts.Cause.START_TIMEOUT
+        yield actions.Note(event=_stop(live, cause, _absent(job, live)))
     elif _due(deadlines.stacks(live), now) and (mute := joining.mute(job, live)):
         yield actions.Note(event=events.Ousted(attempt=live.number, tasks=mute, message=live.stop_message))
     elif _due(deadlines.stacks(live), now):
@@ -118,6 +119,12 @@ def _blamed(job: jobs.Job, live: attempts.Attempt) -> blame.Blame | None:
 
 def _stop(live: attempts.Attempt, cause: attempts.Cause, message: str, task: str = "") -> events.StopDecided:
     return events.StopDecided(attempt=live.number, cause=cause, message=message, task=task)
+
+
+def _lost_its_place(live: attempts.Attempt) -> bool:
+    """Return whether all tasks that did not come were started again where the platform had failed."""
+    late = [task for task in live.members if not task.round and task.phase is not TaskPhase.REGISTERED]
+    return bool(late) and all(task.last_end and task.last_end.cause is attempts.Cause.PLATFORM for task in late)
 
 
 def _absent(job: jobs.Job, live: attempts.Attempt) -> str:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
+import msgspec
 import pytest
 from tests.controllers.plant import STEP_S, Phase, Plant, Server, machine
 
@@ -14,6 +15,7 @@ from oarlock.controllers import leadership
 from oarlock.controllers.guarding import launching
 from oarlock.lifecycle import deadlines, wanting
 from oarlock.spec import attempts, jobs
+from oarlock.spec.cluster import nodes
 from oarlock.spec.reconciling import actions
 
 TURNS = 100
@@ -330,3 +332,33 @@ async def test_a_job_that_waits_for_its_turn_is_not_looked_at_again(
     await plant.step()
     assert looked == []
     await plant.is_over()
+
+
+@pytest.mark.parametrize("closed", [False, True])
+async def test_a_lost_server_starts_again_in_its_place_unless_its_node_was_closed(closed: bool) -> None:
+    """The drain of a node stops its tasks from outside. The gang then looks for places on open nodes."""
+    machines = [machine(name, cpus=2) for name in ("n0", "n1", "n2", "n3")]
+    plant = Plant(lambda _: fake.Behaviour(at_barrier=True), machines=machines)
+    asked = "{strategy: {kind: ps}, roles: {worker: {count: 2, cpus: 2}, ps: {count: 1, cpus: 2}}}"
+    job_id = await plant.submit(asked)
+    job = await plant.until_phase(job_id, Phase.PROCESSING)
+    lost = job.live.task("ps", 0) if job.live is not None else None
+    assert lost is not None
+    if closed:
+        cordon = nodes.Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
+        node = next(one for one in machines if one.name == lost.node)
+        plant.world.add(msgspec.structs.replace(node, taints=(cordon,)))
+        await plant.run_for(30)
+    plant.world.kill(lost.key(job_id, 1))
+    await plant.run_for(10)
+    job = await plant.until_phase(job_id, Phase.PROCESSING)
+    assert job.live is not None
+    server = job.live.task("ps", 0)
+    assert server is not None
+    assert job.restarts == 0
+    if closed:
+        assert (job.live.number, server.incarnation) == (2, 1)
+        assert lost.node not in {task.node for task in job.live.tasks}
+        assert "takes no new tasks" in job.attempts[0].stop_message
+    else:
+        assert (job.live.number, server.incarnation, server.node) == (1, 2, lost.node)

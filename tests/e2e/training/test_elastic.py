@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -215,3 +216,87 @@ def test_a_killed_worker_of_parameter_servers_is_replaced_while_the_other_waits(
     for pid, steps in diary.processes().items():
         numbers = [each["step"] for each in steps]
         assert all(later == earlier + 1 for earlier, later in itertools.pairwise(numbers)), f"process {pid}"
+
+
+@pytest.mark.long
+def test_a_worker_and_a_server_whose_agents_die_are_replaced_alone_without_a_restart(shell: shells.Shell) -> None:
+    """It is the platform's failure. The others keep their processes, and no step is lost."""
+    shell.write("served.py", SCRIPT)
+    diary, stop = Diary(shell.folder / "agents"), shell.folder / "stop-agents"
+    shell.write(
+        "agents.yaml",
+        f"""
+        name: agents
+        command: python served.py {diary.folder} {stop}
+        strategy: {{kind: ps}}
+        roles: {{worker: {{count: 2, cpus: 0.3}}, ps: {{count: 1, cpus: 0.3}}}}
+        max_restarts: 0
+        """,
+    )
+    shell.do("submit", "agents.yaml")
+    job = shell.wait_for("agents", lambda one: rejoinable(one) == 2 and all(diary.of(each, 2) for each in "01"))
+    survivor, lost = diary.of("0", 2), diary.of("1", 2)
+    for victim, role in ((lost, "worker"), (process_of(job["id"], "ps"), "ps")):
+        os.kill(agent_of(victim), signal.SIGKILL)
+        shell.wait_for("agents", lambda one, role=role: 2 in incarnations(one, role))
+        shell.wait_for("agents", lambda one: rejoinable(one) == 2 and diary.of("1", 2) not in (lost, None))
+        before = diary.reached(survivor)
+        shell.wait_for("agents", lambda _, before=before: diary.reached(survivor) > before + 20)
+    stop.touch()
+    job = shell.wait_phase("agents", "COMPLETED", "FAILED")
+    assert (job["phase"], len(job["attempts"]), job["restarts"]) == ("COMPLETED", 1, 0), job["reason"]
+    assert (diary.of("0", 2), incarnations(job, "worker"), incarnations(job, "ps")) == (survivor, [1, 2], [2])
+    for pid, steps in diary.processes().items():
+        numbers = [each["step"] for each in steps]
+        assert all(later == earlier + 1 for earlier, later in itertools.pairwise(numbers)), f"process {pid}"
+
+
+def incarnations(job: dict[str, Any], role: str) -> list[int]:
+    return [task.get("incarnation", 1) for task in job["attempts"][-1]["tasks"] if task["role"] == role]
+
+
+def process_of(job: str, role: str) -> int:
+    """Return the pid of the process of the job's only task of this role."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            told = set(path.read_bytes().split(b"\0"))
+            if {f"OARLOCK_JOB={job}".encode(), f"OARLOCK_ROLE={role}".encode()} <= told:
+                found.append(int(path.parent.name))
+    return min(found)
+
+
+def agent_of(pid: int | None) -> int:
+    """Return the pid of the agent that has started this process, perhaps by way of a shell."""
+    while b"/agent/" not in Path(f"/proc/{pid}/cmdline").read_bytes():
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    assert pid is not None
+    return pid
+
+
+@pytest.mark.long
+def test_a_job_with_parameter_servers_that_is_halted_saves_and_goes_on(shell: shells.Shell) -> None:
+    """The servers stay until the workers have ended their step and saved."""
+    shell.write("served.py", SCRIPT)
+    diary, stop = Diary(shell.folder / "halted"), shell.folder / "stop-halted"
+    shell.write(
+        "halted.yaml",
+        f"""
+        name: halted
+        command: python served.py {diary.folder} {stop}
+        strategy: {{kind: ps}}
+        roles: {{worker: {{count: 2, cpus: 0.3}}, ps: {{count: 1, cpus: 0.3}}}}
+        """,
+    )
+    shell.do("submit", "halted.yaml")
+    shell.wait_for("halted", lambda one: rejoinable(one) == 2 and all(diary.of(each, 2) for each in "01"))
+    shell.do("halt", "halted")
+    job = shell.wait_phase("halted", "HALTED")
+    last = max(steps[-1]["step"] for steps in diary.processes().values())
+    assert job["attempts"][0]["checkpoint_step"] == last
+    shell.do("resume", "halted")
+    shell.wait_for("halted", lambda one: rejoinable(one) == 2 and len(diary.processes()) == 4)
+    stop.touch()
+    job = shell.wait_phase("halted", "COMPLETED", "FAILED")
+    assert (job["phase"], job["restarts"]) == ("COMPLETED", 0), job["reason"]
+    assert {steps[0]["step"] for steps in diary.processes().values()} == {1, last + 1}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,8 +16,11 @@ from torch import nn
 
 from oarlock import train
 from oarlock.train import errors, worlds
+from oarlock.train.servers import addresses
 from oarlock.train.sharing import crews
-from oarlock.train.strategies import automatic, buckets, choices, dataparallel, replicas, tuning
+from oarlock.train.strategies import automatic, buckets, choices, dataparallel, parameterservers, replicas, tuning
+from oarlock.train.strategies.allreduce import AllReduce
+from oarlock.train.strategies.parameterservers import ParameterServers
 
 
 def learned(model: nn.Module, attached: nn.Module, *, steps: int = 4, parts: int = 1) -> list[torch.Tensor]:
@@ -447,6 +451,72 @@ def test_the_job_file_wins_field_by_field(script: tuple[Any, Any], job: str, exp
 def test_a_choice_that_cannot_be_made_names_the_names(script: tuple[Any, Any], job: str, message: str) -> None:
     with pytest.raises(errors.StateError, match=message):
         choices.choose(*script, {choices.VARIABLE: job})
+
+
+PS = '{"kind": "ps"}'
+
+
+@pytest.mark.parametrize(
+    ("script", "job", "expected"),
+    [
+        ({"sync": False}, PS, {"sync": False}),
+        ({"sharding": "greedy"}, PS, {"sharding": "greedy"}),
+        ({"sync": False, "staleness": 3}, '{"kind": "ps", "sync": false}', {"sync": False, "staleness": 3}),
+        (
+            {"sync": False, "staleness": 3, "sharding": "greedy"},
+            '{"kind": "ps", "sync": false, "staleness": 5}',
+            {"sync": False, "staleness": 5, "sharding": "greedy"},
+        ),
+        ({"sync": False, "staleness": 3}, '{"kind": "ps", "sync": true}', {"sync": True}),
+        ({"sync": False, "staleness": 3}, '{"kind": "ps", "backup": 0}', {"sync": False, "staleness": 3}),
+        ({"sync": True}, '{"kind": "ps", "sync": false, "staleness": 5}', {"sync": False, "staleness": 5}),
+        ({"sharding": "round_robin"}, '{"compression": "none"}', {"sharding": "round_robin"}),
+    ],
+)
+def test_the_settings_of_parameter_servers_hold_unless_the_job_file_sets_them(
+    script: dict[str, Any], job: str, expected: dict[str, Any]
+) -> None:
+    """The tasks of the role `ps` need `kind: ps` in the job file, which says nothing of the other settings."""
+    given = ParameterServers(**script)
+    chosen = choices.choose(given, None, {choices.VARIABLE: job})
+    made = choices.make(chosen, unused_parameters=False, bucket_bytes=None) if chosen is not given else given
+    assert isinstance(made, ParameterServers)
+    assert made.settings == parameterservers.Settings(**expected)
+    assert made._mode == ParameterServers(**expected)._mode
+
+
+def test_backup_workers_of_the_job_file_let_the_workers_step_together() -> None:
+    told = {"kind": "ps", "backup": 1}
+    assert parameterservers.Settings(sync=False, staleness=3).under(told) == parameterservers.Settings(backup=1)
+
+
+def test_servers_that_auto_may_choose_are_synchronous_whatever_the_script_says() -> None:
+    """The sharding changes no result, and is kept."""
+    environ = {choices.VARIABLE: '{"kind": "auto"}', addresses.VARIABLE: "127.0.0.1:1", addresses.TOKEN: "x"}
+    chosen = choices.choose(ParameterServers(sync=False, sharding="greedy"), None, environ)
+    made = choices.make(chosen, unused_parameters=False, bucket_bytes=None)
+    assert isinstance(made, automatic.Automatic)
+    served = made._of(automatic.SERVERS)
+    assert isinstance(served, ParameterServers)
+    assert served.settings == parameterservers.Settings(sharding="greedy")
+
+
+def test_an_object_of_the_kind_that_the_job_file_names_is_kept() -> None:
+    dense, own = AllReduce(bucket_bytes=123, wire=torch.bfloat16), Summing()
+    for given, job in ((dense, '{"kind": "allreduce"}'), (dense, '{"kind": "auto"}')):
+        assert choices.choose(given, None, {choices.VARIABLE: job}) is given
+    for name, wire in (("none", None), ("fp16", torch.float16)):
+        made = choices.choose(dense, None, {choices.VARIABLE: json.dumps({"compression": name})})
+        assert isinstance(made, AllReduce)
+        assert (made._bucket_bytes, made._wire) == (123, wire)
+    assert choices.choose(own, None, {choices.VARIABLE: PS}) == choices.Choice("ps")
+    with pytest.raises(errors.StateError, match="'summing' is not one of"):
+        choices.choose(own, None, {choices.VARIABLE: '{"compression": "bf16"}'})
+
+
+def test_an_unknown_sharding_is_refused() -> None:
+    with pytest.raises(errors.StateError, match="sharding='even' is not one of partition, greedy, round_robin"):
+        ParameterServers(sharding="even")
 
 
 def test_a_strategy_of_the_scripts_own_sees_the_optimizer_and_every_moment(tmp_path: Path) -> None:

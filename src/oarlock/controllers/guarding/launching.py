@@ -177,6 +177,7 @@ class Launching:
         try:
             async with asyncio.timeout(deadlines.LAUNCH_BOUND_S):
                 backends.check(still)
+                _check_places(action, known)
                 owner = await self._owner(job) if self._owner is not None else None
                 launches = _launches(job, action, held, known, self._settings, owner)
                 await self._backend.launch(launches, still=still)
@@ -194,6 +195,18 @@ class Launching:
         whole = job.live is not None and job.live.launched_at is None
         made = () if whole else tuple(task.key(job.id, action.attempt) for task in action.tasks)
         return events.Launched(attempt=action.attempt, tasks=made)
+
+
+def _check_places(action: actions.Launch, known: dict[str, nodes.Node]) -> None:
+    """Raise Unavailable where a task is to be started again on a node that was closed since its gang was placed."""
+    for task in action.tasks:
+        node = known.get(task.node)
+        if task.incarnation > 1 and node is not None and not node.open:
+            why = node.reason or ", ".join(map(str, node.taints)) or "not ready"
+            raise errors.Unavailable(
+                f"{task.name} cannot start again on {node.name}, which takes no new tasks ({why})",
+                hint="The gang looks for another place.",
+            )
 
 
 def rehearsed(job: jobs.Job, settings: assigning.Settings, now: float) -> list[backends.TaskLaunch]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Union
 
 import torch
@@ -17,7 +17,7 @@ from oarlock.train import errors
 from oarlock.train.compression.dgc import DGC, DeepGradientCompression
 from oarlock.train.compression.powersgd import LowRank, PowerSGD
 from oarlock.train.servers import addresses
-from oarlock.train.strategies import automatic
+from oarlock.train.strategies import automatic, parameterservers
 from oarlock.train.strategies.allreduce import AllReduce
 from oarlock.train.strategies.independent import Independent
 from oarlock.train.strategies.parameterservers import ParameterServers
@@ -37,9 +37,7 @@ class Choice:
     kind: str
     compression: str = "none"
     settings: Settings | None = None
-    sync: bool = True
-    backup: int = 0
-    staleness: int | None = None
+    servers: parameterservers.Settings = parameterservers.Settings()
     bucket_bytes: int | str | None = None  # the job file's, which overrides the script's
 
 
@@ -49,10 +47,11 @@ def choose(
     """Return the strategy that the script gives as an object, or the names of the one to make.
 
     Strategy `auto` stays a choice only where the job has parameter servers; else it becomes allreduce. Compression
-    `auto` permits lossy ones. The job file wins, field by field. Where it names the compression of the script, the
-    script's settings hold. Raises StateError for a name that is not one of KINDS or COMPRESSIONS.
+    `auto` permits lossy ones. The job file wins, field by field. Where it names the strategy or the compression of the
+    script, the script's settings of it hold. Raises StateError for a name that is not one of KINDS or COMPRESSIONS.
     """
     told = _told(environ)
+    given = strategy if isinstance(strategy, Strategy) else None
     if isinstance(strategy, Strategy):
         if not told:
             if compression is not None:
@@ -67,23 +66,29 @@ def choose(
         settings = replace(given, warm_up_steps=int(told["warm_up_steps"]))
     kind = str(told.get("kind") or strategy or "auto")
     name = str(told.get("compression") or (_name(settings) if settings else compression) or "none")
-    _check("strategy", kind, KINDS)
+    _check("strategy", kind, KINDS if given is None else (*KINDS, given.kind))
     _check("compression", name, COMPRESSIONS)
     if kind == "auto" and (name not in ("none", "auto") or addresses.given(environ) is None):
         kind = "allreduce"
+    if given is not None and kind == given.kind != "ps" and "compression" not in told:
+        return given
+    if isinstance(given, AllReduce) and kind == "allreduce" and name in ("none", *WIRES):
+        return given.over(WIRES.get(name))
+    _check("strategy", kind, KINDS)
     if kind == "ps" and name == "auto":
         name = "none"
     if kind == "ps" and name != "none":
         raise errors.StateError(
             f"parameter servers do not compress gradients, but compression {name} was asked for: leave it out"
         )
+    servers = (given.settings if isinstance(given, ParameterServers) else parameterservers.Settings()).under(told)
+    if isinstance(given, ParameterServers) and kind == "ps" and servers == given.settings:
+        return given
     return Choice(
         kind,
         name,
         settings if settings and name in (_name(settings), "auto") else None,
-        sync=told.get("sync") is not False,
-        backup=int(told.get("backup") or 0),
-        staleness=told.get("staleness"),
+        servers=servers,
         bucket_bytes=told.get("bucket_bytes"),
     )
 
@@ -95,13 +100,13 @@ def make(choice: Choice, *, unused_parameters: bool, bucket_bytes: int | str | N
     if choice.kind == "none":
         return Independent()
     if choice.kind == "ps":
-        return ParameterServers(sync=choice.sync, backup=choice.backup, staleness=choice.staleness)
+        return ParameterServers(**asdict(choice.servers))
     if choice.kind == "auto" or choice.compression == "auto":
         servers = (automatic.SERVERS,) if choice.kind == "auto" else ()
         lossy = automatic.LOSSY if choice.compression == "auto" else ()
         return automatic.Automatic(
             lambda name: (
-                ParameterServers()
+                ParameterServers(sharding=choice.servers.sharding)
                 if name == automatic.SERVERS
                 else _exchange(replace(choice, compression=name), unused_parameters, bucket_bytes)
             ),

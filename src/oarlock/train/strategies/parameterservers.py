@@ -14,7 +14,8 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -29,6 +30,30 @@ from oarlock.train.strategies import replicas
 from oarlock.train.strategies.strategy import Figures, Strategy
 
 Kind = frames.Kind
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of ParameterServers, under the names of its arguments."""
+
+    sync: bool = True
+    backup: int = 0
+    staleness: int | None = None
+    servers: int = 1
+    sharding: str = "partition"
+
+    def __post_init__(self) -> None:
+        if self.sharding not in sharding.WAYS:
+            raise errors.StateError(f"sharding={self.sharding!r} is not one of {', '.join(sharding.WAYS)}")
+
+    def under(self, told: Mapping[str, Any]) -> Settings:
+        """Return these settings with the job file's fields `sync`, `backup` and `staleness`, where it sets them. A
+        setting falls away that belongs to the other mode.
+        """
+        sync = told.get("sync", self.sync or bool(told.get("backup")))
+        backup = told.get("backup", self.backup if sync else 0)
+        staleness = told.get("staleness", None if sync else self.staleness)
+        return replace(self, sync=sync, backup=backup, staleness=staleness)
 
 
 class ParameterServers(Strategy):
@@ -52,6 +77,7 @@ class ParameterServers(Strategy):
         sharding: str = "partition",
     ) -> None:
         self._world = worlds.init()
+        self.settings = Settings(sync, backup, staleness, servers, sharding)
         if not 0 <= backup < max(2, self._world.world_size):
             raise errors.StateError(f"backup={backup}: {self._world.world_size} workers leave none to wait for")
         if (staleness is not None and sync) or (backup and not sync):
@@ -65,7 +91,6 @@ class ParameterServers(Strategy):
         self._before = 0  # what `_passed` was before the first step of anybody
         self._steps = 0  # of this worker, with those of earlier incarnations
         self._done = False
-        self._count, self._way = servers, sharding
         self._servers: list[remotes.Remote] = []
         self._staging = staging.Staging()
         self._found: addresses.Addresses | None = None
@@ -146,7 +171,8 @@ class ParameterServers(Strategy):
             parameter.data = parameter.data.contiguous()  # the parts are cut from, and received into, flat memory
         tensors = self._described(optimizer)
         self._reserve(found)
-        way = self._way if kind in optimizers.ELEMENTWISE or self._way != "partition" else "greedy"
+        way = self.settings.sharding
+        way = way if kind in optimizers.ELEMENTWISE or way != "partition" else "greedy"
         incarnation = environment.Processes.read().incarnation
         place = handshake.Place(self._world.rank, self._world.world_size, incarnation, "step")
         for number, parts in enumerate(sharding.divide(tensors, len(found.servers), way)):
@@ -304,7 +330,7 @@ class ParameterServers(Strategy):
         """Start servers beside the chief, if there are several processes."""
         if self._world.world_size == 1:
             return None
-        started = children.start(self._count) if self._world.is_chief else None
+        started = children.start(self.settings.servers) if self._world.is_chief else None
         told = self._world.gather((started.servers, started.token) if started else None)[0]
         return addresses.Addresses(*told)
 
