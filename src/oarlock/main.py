@@ -92,6 +92,7 @@ class Server:
         from oarlock.api.security import authentication
         from oarlock.api.services import meters
         from oarlock.controllers import succession
+        from oarlock.store.sql import database
 
         settings = self._settings
         sock = listen(settings.host, settings.port, self._home.earlier_port())
@@ -99,7 +100,9 @@ class Server:
         url = settings.url or settings.own_url(port, socket.gethostname())
         async with contextlib.AsyncExitStack() as stack:
             stack.callback(sock.close)
-            store = await asyncio.to_thread(open_store, settings)
+            store = await asyncio.to_thread(
+                database.open_store, settings.database or f"sqlite:///{settings.home / 'oarlock.db'}"
+            )
             stack.push_async_callback(store.close)
             token = self._home.token(secrets.token_bytes)
             await authentication.admit_owner(store, getpass.getuser(), token, at=self._started_at)
@@ -239,7 +242,7 @@ class Server:
             meters=measured,
             authenticator=authentication.Authenticator(store, secret, time.monotonic, engine.clock),
             rules=nodeclasses.NodeClasses(settings.rules, engine.adds).rules,
-            manifests=engine.manifests,
+            manifests=crossing.crossed(over, engine.manifests) if engine.manifests else None,
             tensorboards=crossing.TensorBoards(over, engine.tensorboards) if engine.tensorboards else None,
             forecaster=forecaster.Forecaster(names=privacy.Names(settings.private_jobs, secret)),
             snapshot_limit_bytes=settings.snapshot_limit_bytes,
@@ -341,7 +344,7 @@ class Engine:
         self._owner: launching.OwnerOf | None = None
         self.tensorboards: tensorboards.TensorBoards | None = None
         self._check: Callable[[], Coroutine[Any, Any, None]] | None = None
-        self.manifests: Callable[[jobs.Job], list[dict[str, Any]]] | None = None
+        self.manifests: Callable[[jobs.Job], Coroutine[Any, Any, list[dict[str, Any]]]] | None = None
         self.leads: Callable[[], bool] = lambda: False
         self.failure: BaseException | None = None  # the error that ended it: a server without it must not go on
         self.loop: asyncio.AbstractEventLoop
@@ -425,7 +428,10 @@ class Engine:
         self.adds, self._owner = opened.provisioner(), opened.owner
         self.tensorboards = opened.boards(settings.pods_url(self._url), self._home.task_secret(secrets.token_bytes))
         agents = self._told_to_agents(Path())
-        self.manifests = lambda job: opened.manifests(launching.rehearsed(job, agents, self.clock()))
+
+        self.manifests = lambda job: opened.manifests(
+            job, lambda owner: launching.rehearsed(job, agents, self.clock(), owner)
+        )
         return opened
 
     def _runner(self, hook: Path) -> running.Runner:
@@ -543,13 +549,6 @@ class Engine:
         )
 
 
-def open_store(settings: Settings) -> stores.Store:
-    """Open the store of the settings. It blocks."""
-    from oarlock.store.sql import database
-
-    return database.open_store(settings.database or f"sqlite:///{settings.home / 'oarlock.db'}")
-
-
 async def _clock(store: stores.Store) -> timing.Clock:
     """Return the server's clock, which goes on where an earlier server's stood."""
     from oarlock.backends.local import processes
@@ -570,11 +569,12 @@ def listen(host: str, port: int, earlier: int = 0) -> socket.socket:
 
 def examine(settings: Settings, url: str) -> list[examining.Result]:
     """Examine the cluster of the settings. `url` is that of a running server, or empty. Blocks."""
-    from oarlock.backends.kubernetes import examining
+    from oarlock.backends.kubernetes import examining, site
     from oarlock.data.checkpoints import trying
 
     async def examined() -> list[examining.Result]:
-        found = await examining.of(settings.kubernetes, os.environ, url, clock=time.time, monotonic=time.monotonic)
+        told = site.completed(settings.kubernetes, b"", settings.tls_ca)
+        found = await examining.of(told, os.environ, url, clock=time.time, monotonic=time.monotonic)
         stored, trusted = settings.kubernetes.checkpoint_url, settings.store_authorities
         return [*found, examining.Result("checkpoints", *await trying.finding(stored, trusted))] if stored else found
 

@@ -432,6 +432,7 @@ def mark(task: attempts.Task) -> str:
 def task_line(task: attempts.Task) -> str:
     how = f" {task.exit.cause} code {task.exit.code}" if task.exit is not None else ""
     detail = f" ({task.detail})" if task.detail else ""
+    detail += f" [{task.obstacle}]" if task.obstacle else ""
     step = f" step {task.progress.step}" if task.progress is not None else ""
     return f"{task.name} {mark(task)}{how}{step}{detail}"
 

@@ -59,19 +59,45 @@ def test_a_task_that_was_not_made_is_not_missed() -> None:
     assert noticed(play) == []
 
 
-@pytest.mark.parametrize("detail", ["pulling the image", "0 of 3 layers"])
-def test_the_reason_for_which_a_task_waits_while_it_is_deployed(detail: str) -> None:
+PHASES = {
+    "deployed": [],
+    "at the barrier": ["register worker-0 worker-1"],
+    "running": ["register worker-0 worker-1", "report worker-1 PROCESSING"],
+    "ended, and its agent said so": [
+        "register worker-0 worker-1",
+        "report worker-1 PROCESSING",
+        "exit worker-1 code=3",
+    ],
+}
+
+
+@pytest.mark.parametrize("lines", PHASES.values(), ids=list(PHASES))
+def test_an_obstacle_is_recorded_in_each_phase_with_its_time_and_goes_when_it_has_passed(lines: list[str]) -> None:
+    """Changing words do not give the task more time to come to the barrier."""
     play = deploying()
-    play.run(f"see worker-1 RUNNING detail='{detail}'")
-    assert noticed(play) == [events.TaskReported(**OF, detail=detail)]
+    for line in lines:
+        play.run(line)
+    moved_at = play.live.tasks[1].moved_at
+    for obstacle in ("its node is lost", "its node is lost: no news"):
+        play.run("after 30")
+        play.run(f"see worker-1 RUNNING detail='{obstacle}'")
+        assert noticed(play) == [events.TaskHindered(**OF, obstacle=obstacle)]
+        play.run("notice")
+        task = play.live.tasks[1]
+        assert (task.obstacle, task.obstacle_at, task.moved_at) == (obstacle, play.now, moved_at)
+        assert noticed(play) == [], "the same words are told once"
+    play.run("see worker-1 RUNNING")
     play.run("notice")
-    assert noticed(play) == [], "the same words are told once"
+    assert (play.live.tasks[1].obstacle, play.live.tasks[1].obstacle_at) == ("", 0.0)
 
 
-def test_the_agent_tells_for_which_reason_a_registered_task_waits() -> None:
+def test_a_task_that_is_gone_has_no_obstacle() -> None:
     play = deploying()
-    play.run("register worker-1")
-    play.run("see worker-1 RUNNING detail='pulling the image'")
+    play.run("see worker-1 RUNNING detail='its pod is being deleted'")
+    play.run("notice")
+    play.run("see worker-1 GONE code=3 detail='evicted'")
+    play.run("notice")
+    assert play.live.tasks[1].obstacle == ""
     assert noticed(play) == []
 
 

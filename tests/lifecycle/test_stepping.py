@@ -13,6 +13,7 @@ from oarlock.spec.cluster import provisioning
 FACTS: list[tuple[type[events.TaskEvent], dict[str, object]]] = [
     (events.TaskRegistered, {"address": "10.0.0.2"}),
     (events.TaskReported, {"phase": "PROCESSING", "detail": "news"}),
+    (events.TaskHindered, {"obstacle": "its node is lost"}),
     (events.TaskExited, {"exit": attempts.Exit(code=1, cause=attempts.Cause.ERROR, at=script.START)}),
     (events.TaskGone, {}),
     (events.StacksTaken, {"request": 0, "stacks": {"0": "File train.py"}}),

@@ -59,6 +59,7 @@ class Assignment:
         self.limit_mark: int | None = get("limit_mark")
         self.oom_counter: str | None = get("oom_counter")
         self.gpus: list[int] | None = get("gpus")
+        self.plugged_gpus = int(get("plugged_gpus") or 0)
         self.freeze_s = _seconds(get("freeze_s"), 0.0)
         self.code = os.path.join(directory, "code")
         self.workdir: str = get("workdir") or self.code

@@ -33,5 +33,5 @@ def _of_task(
         yield events.TaskExited(key=key, exit=seen.exit)
     if gone and not task.gone:
         yield events.TaskGone(key=key)
-    if seen is not None and seen.detail not in {"", task.detail} and task.phase is phases.TaskPhase.DEPLOYING:
-        yield events.TaskReported(key=key, detail=seen.detail)
+    if not gone and seen is not None and seen.detail != task.obstacle:
+        yield events.TaskHindered(key=key, obstacle=seen.detail)

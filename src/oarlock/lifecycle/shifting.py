@@ -62,4 +62,6 @@ def _task(task: attempts.Task, by_s: float) -> attempts.Task:
     }
     if task.leave_by is not None:
         task = replace(task, leave_by=task.leave_by + by_s)
+    if task.obstacle:
+        task = replace(task, obstacle_at=task.obstacle_at + by_s)
     return replace(task, phase_at=task.phase_at + by_s, moved_at=task.moved_at + by_s, **dated)

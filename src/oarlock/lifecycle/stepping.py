@@ -218,7 +218,14 @@ def _registered(job: jobs.Job, event: events.TaskRegistered, now: float) -> jobs
         job,
         live,
         replace(
-            task, phase=TaskPhase.REGISTERED, phase_at=now, moved_at=now, address=event.address, ports=ports, detail=""
+            task,
+            phase=TaskPhase.REGISTERED,
+            phase_at=now,
+            moved_at=now,
+            address=event.address,
+            ports=ports,
+            gpu_uuids=event.gpu_uuids,
+            detail="",
         ),
     )
 
@@ -253,6 +260,16 @@ def _reported(job: jobs.Job, event: events.TaskReported, now: float) -> jobs.Job
             lost_round=task.lost_round if event.lost_round is None else event.lost_round,
         ),
     )
+
+
+def _hindered(job: jobs.Job, event: events.TaskHindered, now: float) -> jobs.Job:
+    """Take note of an obstacle. Its words may change any number of times: that brings the task no nearer to the
+    barrier.
+    """
+    live, task = _task(job, event)
+    if live is None or task is None or task.gone or event.obstacle == task.obstacle:
+        return job
+    return _with_task(job, live, replace(task, obstacle=event.obstacle, obstacle_at=now if event.obstacle else 0.0))
 
 
 def _reported_late(
@@ -322,7 +339,7 @@ def _gone(job: jobs.Job, event: events.TaskGone, now: float) -> jobs.Job:
         if live.stop is not None or task.leave_by is not None:
             unknown = replace(unknown, code=137, cause=attempts.Cause.STOPPED)
         task = _ended(job, live, task, unknown, now)
-    return _with_task(job, live, replace(task, gone=True))
+    return _with_task(job, live, replace(task, gone=True, obstacle="", obstacle_at=0.0))
 
 
 def _ended(
@@ -474,6 +491,7 @@ _HANDLERS: dict[type[events.Event], Callable[[jobs.Job, Any, float], jobs.Job]] 
     events.LaunchFailed: _launch_failed,
     events.TaskRegistered: _registered,
     events.TaskReported: _reported,
+    events.TaskHindered: _hindered,
     events.TaskExited: _exited,
     events.TaskKept: _kept,
     events.TaskGone: _gone,

@@ -130,7 +130,7 @@ def _lost_its_place(live: attempts.Attempt) -> bool:
 def _absent(job: jobs.Job, live: attempts.Attempt) -> str:
     late = [task for task in live.tasks if not task.round and task.phase is not TaskPhase.REGISTERED] or live.tasks
     first = late[0]
-    detail = f" ({first.detail})" if first.detail else ""
+    detail = f" ({why})" if (why := first.obstacle or first.detail) else ""
     limit = quantities.duration_text(quantities.seconds(job.spec.start_timeout))
     return f"{first.name} was still {first.phase}{detail} when the start-up time of {limit} was over"
 

@@ -118,8 +118,11 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     node: str = ""
     address: str = ""
     ports: tuple[int, ...] = ()
-    devices: tuple[int, ...] = ()
-    detail: str = ""
+    devices: tuple[int, ...] = ()  # by index; on Kubernetes a number of slots
+    gpu_uuids: tuple[str, ...] = ()  # of the devices that the platform chose, as its agent says
+    detail: str = ""  # what its agent is doing
+    obstacle: str = ""  # that its backend sees now: an image that cannot be pulled, a lost node
+    obstacle_at: float = 0.0  # since when
     progress: Progress | None = None
     first_progress: Progress | None = None  # of this incarnation: from then on its pace is known
     idle_s: float = 0.0

@@ -129,10 +129,13 @@ class TaskEvent(Event, frozen=True, kw_only=True):
 
 
 class TaskRegistered(TaskEvent, frozen=True, kw_only=True, tag="task_registered"):
-    """The agent stands at the barrier. `ports` are those of its block that it found free."""
+    """The agent stands at the barrier. `ports` are those of its block that it found free, `gpu_uuids` the devices that
+    the platform chose for it.
+    """
 
     address: str
     ports: tuple[int, ...] = ()
+    gpu_uuids: tuple[str, ...] = ()
 
 
 class TaskReported(TaskEvent, frozen=True, kw_only=True, tag="task_reported"):
@@ -144,6 +147,14 @@ class TaskReported(TaskEvent, frozen=True, kw_only=True, tag="task_reported"):
     idle_s: float | None = None
     can_rejoin: bool | None = None
     lost_round: int | None = None
+
+
+class TaskHindered(TaskEvent, frozen=True, kw_only=True, tag="task_hindered"):
+    """The backend sees an obstacle: an image that cannot be pulled, a lost node, a pod that does not end. Empty: it has
+    passed.
+    """
+
+    obstacle: str = ""
 
 
 class TaskExited(TaskEvent, frozen=True, kw_only=True, tag="task_exited"):
@@ -244,6 +255,7 @@ AnyEvent = (
     | LaunchFailed
     | TaskRegistered
     | TaskReported
+    | TaskHindered
     | TaskExited
     | TaskKept
     | TaskGone

@@ -131,15 +131,13 @@ def reason(job: jobs.Job) -> str:
     verdict = job.attempt.verdict if job.attempt is not None else None
     if job.phase is phases.Phase.FAILED and verdict is not None:
         return verdict.message
-    late = obstacle(job)
-    return f"{late.name}: {late.detail}" if late is not None else job.reason
+    late = hindered(job)
+    return "; ".join(filter(None, [job.reason, f"{late.name}: {late.obstacle}" if late is not None else ""]))
 
 
-def obstacle(job: jobs.Job) -> attempts.Task | None:
-    """Return the first task that its backend cannot start yet, for the reason in its `detail`, since `moved_at`."""
-    if job.live is None or job.live.stop is not None:
-        return None
-    return next((task for task in job.live.tasks if task.phase is phases.TaskPhase.DEPLOYING and task.detail), None)
+def hindered(job: jobs.Job) -> attempts.Task | None:
+    """Return the first task with an obstacle, which its backend has seen since `obstacle_at`."""
+    return next((task for task in job.live.tasks if task.obstacle), None) if job.live is not None else None
 
 
 def frozen_until(job: jobs.Job, now: float) -> float | None:

@@ -11,6 +11,7 @@ import pytest
 from tests.api import rig as rigs
 from tests.api.customresources import memory
 from tests.api.customresources.desks import PATIENCE_S, Desk, RealDesk, condition, is_false, is_true
+from tests.api.jobs import test_continuing
 
 from oarlock.api.customresources import face, translation
 from oarlock.backends.kubernetes import oarlockjobs, site
@@ -163,6 +164,32 @@ async def test_another_edit_is_answered_by_a_condition_and_changes_nothing(desk:
         await desk.apply(desk.ann, "train", priority=70)  # taken back, and the rest is applied
         await desk.until(desk.ann, "train", is_true("Applied"))
         assert (await desk.job("train")).spec.priority == 70
+
+
+@pytest.mark.parametrize(("began", "edited"), [("train@50", "train@10"), ("train@50", None), (None, "train@50")])
+async def test_the_checkpoint_from_which_a_job_began_cannot_be_changed(
+    desk: Desk, began: str | None, edited: str | None
+) -> None:
+    await test_continuing.failed(desk.rig)
+    async with desk.serving():
+        await desk.apply(desk.ann, "next", continues=began)
+        await desk.until(desk.ann, "next", is_true("Admitted"))
+        await desk.apply(desk.ann, "next", continues=edited)
+        status = await desk.until(desk.ann, "next", is_false("Applied"))
+        assert condition(status, "Applied")["message"].startswith("spec.continues: `continues` cannot be changed")
+
+
+async def test_the_checkpoint_from_which_a_job_began_has_several_names(desk: Desk) -> None:
+    source = await test_continuing.failed(desk.rig)
+    async with desk.serving():
+        await desk.apply(desk.ann, "next", continues="train")
+        await desk.until(desk.ann, "next", is_true("Admitted"))
+        for priority, same in enumerate((f"{source.id}@50", "train@50", source.id), 60):
+            await desk.apply(desk.ann, "next", continues=same, priority=priority)
+            await desk.until(desk.ann, "next", is_true("Applied"))
+            assert (
+                await desk.job("next", lambda job, wanted=priority: job.spec.priority == wanted)
+            ).continues.step == 50
 
 
 async def test_a_halt_by_the_command_line_is_not_undone_by_another_edit(desk: Desk) -> None:

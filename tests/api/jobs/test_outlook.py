@@ -255,7 +255,7 @@ async def finish(rig: rigs.Rig, job: jobs.Job) -> None:
     await rig.store.write(lambda tx: tx.release(job.id, 1))
 
 
-async def test_a_task_that_its_backend_cannot_start_is_named_with_the_reason_and_since_when(rig: rigs.Rig) -> None:
+async def test_the_obstacle_of_a_task_is_told_with_its_time_until_it_has_passed(rig: rigs.Rig) -> None:
     """As an image that cannot be pulled: the job holds its place, and does not move."""
     job = await rig.submit(name="train")
     claim = holdings.Holding(
@@ -265,15 +265,26 @@ async def test_a_task_that_its_backend_cannot_start_is_named_with_the_reason_and
     await rig.happen(job.id, events.Admitted(attempt=1, holdings=(claim,)), events.Launched(attempt=1))
     rig.clock.now += 30
     why = "image reg/train:1 cannot be pulled: manifest unknown"
-    await rig.happen(job.id, events.TaskReported(key=key, detail=why))
+    await rig.happen(job.id, events.TaskHindered(key=key, obstacle=why))
     rig.clock.now += 180
     found = await ask(rig, "train/why")
     assert found["lines"][1] == f"worker-0: {why}. It has been so for 3 min."
     stored = await rig.store.read(lambda view: view.job(job.id))
     assert stored is not None
     assert summaries.reason(stored) == f"worker-0: {why}"
-    await rig.happen(job.id, events.TaskReported(key=key, phase="DOWNLOADING"))
+    await rig.happen(job.id, events.TaskHindered(key=key))
     assert "pulled" not in str(await ask(rig, "train/why"))
+    register = events.TaskRegistered(key=key, address="10.0.0.2")
+    lost = events.TaskHindered(key=key, obstacle="its node is lost")
+    await rig.happen(job.id, register, events.TaskReported(key=key, phase="PROCESSING"), lost)
+    assert (await ask(rig, "train/why"))["lines"][1].startswith("worker-0: its node is lost. It has been so for ")
+    await rig.happen(job.id, events.Intended(intent=intents.Intent.CANCEL, by="ann"))
+    rig.clock.now += 60
+    told = (await ask(rig, "train/why"))["lines"][1]
+    assert told == "Canceled by ann. worker-0: its node is lost. It has been so for 60 s."
+    stored = await rig.store.read(lambda view: view.job(job.id))
+    assert stored is not None
+    assert summaries.reason(stored) == "canceled by ann; worker-0: its node is lost"
 
 
 async def test_one_forecast_is_made_of_one_state(rig: rigs.Rig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -369,9 +380,12 @@ async def test_manifests_are_those_of_a_cluster(rig: rigs.Rig) -> None:
         assert refused["code"] == "unsupported"
         assert "oarlock up --backend kubernetes" in refused["hint"]
     asked = []
-    rig.services = msgspec.structs.replace(
-        rig.services, manifests=lambda job: [asked.append((job.id, job.name, job.owner)) or {"kind": "Pod"}]
-    )
+
+    async def rendered(job: jobs.Job) -> list[dict[str, Any]]:
+        asked.append((job.id, job.name, job.owner))
+        return [{"kind": "Pod"}]
+
+    rig.services = msgspec.structs.replace(rig.services, manifests=rendered)
     rig.app = application.make(rig.services)
     async with rig.as_user("ann") as http:
         body = rigs.submission(command="python -u my_train.py --lr 1", name=None)

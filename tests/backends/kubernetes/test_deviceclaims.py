@@ -20,7 +20,7 @@ from tests.backends.kubernetes.testcluster import apiserver, cluster, rights
 from oarlock.backends.kubernetes import backend, site, slices, steering
 from oarlock.backends.kubernetes.apiserver import client, discovery, objects
 from oarlock.backends.kubernetes.pods import rendering
-from oarlock.spec import errors
+from oarlock.spec import errors, jobfile, jobs
 
 key = contract.key
 PROFILES = {"devices": site.Profile(device_claims={"gpu": "one-gpu"})}
@@ -97,10 +97,20 @@ def claiming(rig: KubernetesRig) -> None:  # noqa: F811  (the fixture)
     rig.opened.append(rig.backend)
 
 
+async def planned(rig: KubernetesRig) -> list[rendering.Manifest]:  # noqa: F811  (the fixture)
+    spec = jobfile.JobSpec(command="true")
+    job = jobs.Job(id="j-planned", name="planned", owner="ann", spec=spec, created_at=0.0)
+    return await rig.opened[-1].manifests(job, lambda owner: [rig.launch_of(key(), cluster.Play())])
+
+
 @apiserver.needed
 async def test_the_stock_scheduler_is_asked_for_the_pods(rig: KubernetesRig) -> None:  # noqa: F811
     claiming(rig)
-    *_, pod = rig.opened[-1].manifests([rig.launch_of(key(), cluster.Play())])
+    api: Any = Answers(("v1",), ("v1",))
+    rig.opened[-1]._devices._kind = discovery.Kind(
+        api, steering.DEVICES, steering.TEMPLATES, steering.DEVICE_VERSIONS, monotonic=time.monotonic
+    )
+    *_, pod = await planned(rig)
     assert pod["spec"]["schedulerName"] == "default-scheduler"
     assert "nodeAffinity" in pod["spec"]["affinity"]
 
@@ -111,6 +121,8 @@ async def test_a_cluster_without_the_kind_gets_no_pod_without_its_devices(rig: K
     with pytest.raises(errors.Unavailable, match=r"the cluster has no resourceclaimtemplates\.resource\.k8s\.io"):
         await rig.backend.launch([rig.launch_of(key(), cluster.Play())])
     assert not await rig.cluster.api.list(rig.cluster.path("pods"), objects.Bare)
+    with pytest.raises(errors.Unavailable, match=r"the cluster has no resourceclaimtemplates\.resource\.k8s\.io"):
+        await planned(rig)
 
 
 @apiserver.needed

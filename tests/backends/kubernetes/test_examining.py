@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 import pytest
 from tests.backends.kubernetes import conftest
 from tests.backends.kubernetes.test_backend import KubernetesRig, rig  # noqa: F401  (a fixture)
-from tests.backends.kubernetes.testcluster import apiserver, cluster, restricted, rights
+from tests.backends.kubernetes.testcluster import apiserver, cluster, inmemory, restricted, rights
 
 from oarlock.backends.kubernetes import examining, reaching, site
 from oarlock.backends.kubernetes.apiserver import client, objects
@@ -28,6 +30,44 @@ def test_a_pod_that_pulls_keeps_the_restricted_profile() -> None:
     pod = examining.pod(SITE, "registry.example/torch:2")
     assert restricted.violations(pod) == []
     assert pod["metadata"]["name"] != examining.pod(SITE, "registry.example/torch:3")["metadata"]["name"]
+
+
+def container(**state: object) -> dict[str, object]:
+    return {"containerStatuses": [{"name": "pull", "state": state}]}
+
+
+PULLED, UNKNOWN, FAILED = "can be pulled on n1", "is not known", "cannot be pulled on n1"
+PULLS: dict[str, tuple[dict[str, object], str]] = {
+    "it runs": ({"phase": "Running", **container(running={})}, PULLED),
+    "it has ended": ({"phase": "Succeeded", **container(terminated={"exitCode": 0, "reason": "Completed"})}, PULLED),
+    "its command is not there": (
+        {"phase": "Failed", **container(terminated={"exitCode": 128, "reason": "StartError"})},
+        PULLED,
+    ),
+    "its container cannot be made": ({**container(waiting={"reason": "CreateContainerConfigError"})}, PULLED),
+    "evicted": ({"phase": "Failed", "reason": "Evicted", "message": "The node was low on memory."}, UNKNOWN),
+    "refused": ({"phase": "Failed", "reason": "OutOfpods", "message": "Too many pods"}, UNKNOWN),
+    "too late": (
+        {"phase": "Failed", "reason": "DeadlineExceeded", **container(waiting={"reason": "ContainerCreating"})},
+        UNKNOWN,
+    ),
+    "lost sight of": ({"phase": "Failed", **container(terminated={"reason": "ContainerStatusUnknown"})}, UNKNOWN),
+    "no such tag": (container(waiting={"reason": "ErrImagePull", "message": "no such tag"}), FAILED),
+}
+
+
+@pytest.mark.parametrize(("status", "words"), PULLS.values(), ids=list(PULLS))
+async def test_an_image_was_pulled_if_its_container_got_so_far(status: dict[str, object], words: str) -> None:
+    pretended = inmemory.Cluster("n1")
+    pretended.runs["n1"] = status
+    found = await examining._pull(pretended, SITE, "n1", PLAIN)  # type: ignore[arg-type]
+    assert words in found.message
+    assert bool(found.fix) is (words is not PULLED)
+    assert not pretended.pods
+
+
+def test_the_cluster_does_not_end_a_pull_before_the_examination_does() -> None:
+    assert examining.pod(SITE, PLAIN)["spec"]["activeDeadlineSeconds"] > examining.PULL_S
 
 
 PLAIN, CUDA = "registry.example/torch:2", "registry.example/torch-cuda:2"
@@ -58,11 +98,12 @@ async def examined(
     rig: KubernetesRig,  # noqa: F811  (the fixture)
     token: str = rights.SERVER,
     url: str = "",
+    environ: Mapping[str, str] | None = None,
     **changes: object,
 ) -> list[examining.Result]:
     told = msgspec.structs.replace(rig.cluster.site, images=SITE.images, **changes)
     async with client.Client(conftest.access(rig.server, token)) as api:
-        return [result async for result in examining.examine(api, told, url)]
+        return [result async for result in examining.examine(api, told, url, environ or {})]
 
 
 @apiserver.needed
@@ -87,6 +128,34 @@ async def test_an_image_that_cannot_be_pulled_is_named(rig: KubernetesRig, monke
     assert problem.check == "images"
     assert problem.message.startswith("registry.example/torch:2 cannot be pulled on ")
     assert problem.message.endswith(": no such tag")
+
+
+@apiserver.needed
+async def test_a_pod_of_the_server_examines_its_own_image(
+    rig: KubernetesRig,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """There the settings name none. The pod that tries to reach the server has the image, too."""
+    monkeypatch.setattr(examining, "LOOK_S", 0.02)
+    monkeypatch.setattr(reaching, "LOOK_S", 0.02)
+    namespace, access = rig.cluster.namespace, conftest.access(rig.server)
+    inside = msgspec.structs.replace(access, inside=True, namespace=namespace)
+    monkeypatch.setattr(conftest, "access", lambda *_: inside)
+    spec = {"containers": [{"name": "server", "image": "registry.example/installed:3"}]}
+    await rig.cluster.api.create(
+        rig.cluster.path("pods"), {"metadata": {"name": "oarlock-1"}, "spec": spec}, objects.Pod
+    )
+    told = msgspec.structs.replace(rig.cluster.site, image="registry.example/installed:3")
+    reach = reaching.pod(told, "http://server", 1.0)["metadata"]["name"]
+    rig.cluster.plays[reach] = cluster.Play(code=0)
+    found = await examined(rig, url="http://server", environ={"HOSTNAME": "oarlock-1"}, image="")
+    assert [one.fix for one in found] == [""] * len(found), found
+    assert any("registry.example/installed:3 can be pulled" in one.message for one in found)
+    assert any("reach the server" in one.message for one in found)
+    found = await examined(rig, url="http://server", environ={"HOSTNAME": "another"}, image="")
+    (problem,) = [one for one in found if one.fix]
+    assert problem.message.startswith("the server's image is not known: ")
+    assert not any(one.check == "server" for one in found)
 
 
 @apiserver.needed

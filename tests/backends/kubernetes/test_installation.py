@@ -15,7 +15,7 @@ from tests.backends.kubernetes.testcluster import apiserver, restricted, rights
 
 from oarlock.api.process import homefolder
 from oarlock.api.security import authentication
-from oarlock.backends.kubernetes import backend
+from oarlock.backends.kubernetes import ownimage
 from oarlock.backends.kubernetes.apiserver import client, objects
 from oarlock.spec import errors
 from oarlock.spec.protocol import tasktokens
@@ -40,7 +40,7 @@ def test_the_pod_of_the_server_keeps_the_restricted_profile() -> None:
 
 def test_the_server_has_probes_and_requests_and_its_container_is_found_by_name() -> None:
     (container,) = server()["spec"]["containers"]
-    assert container["name"] == backend.SERVER_CONTAINER
+    assert container["name"] == ownimage.SERVER_CONTAINER
     assert {"startupProbe", "livenessProbe", "readinessProbe"} <= container.keys()
     assert container["resources"]["requests"].keys() == {"cpu", "memory"}
 

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import msgspec
 import pytest
+import structlog
 from tests.backends.kubernetes.testcluster import inmemory
 
 from oarlock.backends import backends
@@ -204,7 +205,10 @@ async def test_a_server_ends_only_if_no_node_reaches_it(runs: dict[str, Any], re
     cluster.runs = runs
     async with opened(cluster) as made:
         if reached:
-            await made.check_reached("https://10.0.0.1")
+            with structlog.testing.capture_logs() as told:
+                await made.check_reached("https://10.0.0.1")
+            knows = any(one.get("phase") == "Succeeded" for one in runs.values())
+            assert [one["event"] for one in told] == ([] if knows else ["kubernetes.reach_unknown"])
         else:
             with pytest.raises(errors.Unavailable, match=NO_ANSWER):
                 await made.check_reached("https://10.0.0.1")

@@ -12,8 +12,9 @@ from tests.backends.kubernetes import conftest, test_noderequests
 from tests.backends.kubernetes.test_backend import KubernetesRig, rig  # noqa: F401  (a fixture)
 from tests.backends.kubernetes.testcluster import apiserver, cluster, customobjects, faults, rights
 
-from oarlock.backends.kubernetes import backend, noderequests
+from oarlock.backends.kubernetes import backend, noderequests, ownimage
 from oarlock.backends.kubernetes.apiserver import client, credentials, objects, transports
+from oarlock.backends.kubernetes.pods import labels
 from oarlock.spec import errors, jobfile
 from oarlock.spec.reconciling import observations
 
@@ -118,7 +119,9 @@ async def test_the_server_uses_each_of_its_rights(
     data = (jobfile.Volume(claim="data", mount="/data"),)
     await opened.launch([rig.launch_of(key(), cluster.Play(), volumes=data), rig.launch_of(key(1), cluster.Play())])
     assert await rig.starts(key()) == 1
-    await opened.kill([key(), key(1)])
+    await api.delete(f"{rig.cluster.path('pods')}/{labels.pod_name(key(1))}")  # another may have preempted it
+    await contract.until(rig, lambda now: (rights.JOBS, "list", "events") in used, "its Events are asked for")
+    await opened.kill([key()])
     await contract.until(
         rig, lambda now: all(one.state is observations.State.GONE for one in now.values()), "all is gone"
     )
@@ -142,7 +145,7 @@ async def test_a_server_in_a_pod_finds_the_image_of_its_own_pod(
     service = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(api_server.port)}
     access = credentials.in_cluster(service, tmp_path, time.monotonic)
     async with client.Client(access) as inside:
-        assert await backend.own_image(inside, {**service, "HOSTNAME": "oarlock-1"}) == cluster.SERVER_IMAGE
+        assert await ownimage.find(inside, {**service, "HOSTNAME": "oarlock-1"}) == cluster.SERVER_IMAGE
 
 
 async def test_a_server_outside_a_cluster_names_its_image(api_server: apiserver.ApiServer) -> None:

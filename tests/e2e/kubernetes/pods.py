@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
+import difflib
 import itertools
+import json
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
@@ -12,17 +15,29 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import pytest
+import yaml
 from tests import objectstores
 from tests.backends.kubernetes import conftest
 from tests.backends.kubernetes.testcluster import apiserver, kubelet, rights
 from tests.e2e import shell as shells
 
-from oarlock.backends.kubernetes import noderequests
+from oarlock.api.jobs import outlook
+from oarlock.backends.kubernetes import noderequests, projecting
 from oarlock.backends.kubernetes.apiserver import client, objects
 from oarlock.backends.kubernetes.pods import labels
+from oarlock.controllers.guarding import launching
 from oarlock.spec import attempts
 
 T = TypeVar("T")
+
+SHOWN = """
+name: shown
+command: sleep 600
+framework: plain
+image: registry.example/plain:1
+grace: 1s
+roles: {worker: {count: 2, cpus: 0.5, memory: 64Mi}}
+"""
 
 _numbers = itertools.count(1)
 
@@ -166,6 +181,51 @@ class PodShell(shells.Shell):
         uid = self.on_cluster(self._api.get(path, objects.Pod)).metadata.uid
         self.on_cluster(self._api.bind(self.namespace, pod, uid, self.cluster.node(node)))
 
+    def bind_steered(self, name: str) -> list[str]:
+        """Bind the pods of the job that are made for the stock scheduler, each to its node; return those on a node."""
+        job, bound = self.job(name)["id"], []
+        for pod in self.raw("pods"):
+            meta, spec = pod["metadata"], pod["spec"]
+            if meta["labels"].get(labels.JOB) != job or "affinity" not in spec:
+                continue
+            if not spec.get("nodeName"):
+                required = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+                (term,) = required["nodeSelectorTerms"]
+                (node,) = term["matchFields"][0]["values"]
+                self.on_cluster(self._api.bind(self.namespace, meta["name"], meta["uid"], node))
+            bound.append(meta["name"])
+        return bound
+
+    def planned(self, file: str) -> list[dict[str, Any]]:
+        """Return the objects that `oarlock plan` prints."""
+        return list(yaml.safe_load_all(self.do("plan", file, "--backend", "kubernetes", "-o", "yaml").stdout))
+
+    def is_as_planned(self, name: str, planned: list[dict[str, Any]]) -> None:
+        """The launch of the job has made what the API server would have made of the planned objects, in each field,
+        but for what nobody knows before: the id of the job, the UID of its object, the nodes, and the tokens.
+        """
+        job = self.job(name)
+        made = {one["metadata"]["name"]: one for one in (*self.raw("secrets"), *self.raw("pods"))}
+        (secret,) = [one for one in made if one.startswith(f"{job['id']}-1-") and made[one].get("type") == "Opaque"]
+        known = {planned[0]["metadata"]["name"]: secret, outlook.PLANNED: job["id"]}
+        if job["resource"] is not None:
+            known[f'"{name}-planned"'] = f'"{job["resource"]["name"]}"'
+            known[projecting.PLANNED_UID] = job["resource"]["uid"]
+        for manifest in planned:
+            path = self.cluster.path(f"{manifest['kind'].lower()}s?dryRun=All")
+            text = json.dumps(_readable(self.on_cluster(self._api.create(path, manifest, dict))))
+            for before, after in known.items():
+                text = text.replace(before, after)
+            told = json.loads(text)
+            there = _readable(made[told["metadata"]["name"]])
+            told = json.loads(text.replace(launching.PLANNED_NODE, there.get("spec", {}).pop("nodeName", "")))
+            for one in (told, there):
+                one["metadata"] = {field: one["metadata"].get(field) for field in _OURS}
+                for field in ("status", "apiVersion", "kind"):  # a list does not repeat the last two
+                    one.pop(field, None)
+            lines = [json.dumps(one, indent=1, sort_keys=True).splitlines() for one in (told, there)]
+            assert told == there, "\n".join(difflib.unified_diff(*lines, "planned", "made", lineterm=""))
+
     def until(self, holds: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + 240
         while not holds():
@@ -188,6 +248,19 @@ class PodShell(shells.Shell):
     async def _close(self) -> None:
         await self.cluster.close()
         await self._api.close()
+
+
+_OURS = ("name", "namespace", "labels", "annotations", "ownerReferences")
+"""The metadata that we write."""
+
+
+def _readable(found: dict[str, Any]) -> dict[str, Any]:
+    """Return the object with its assignments as they are, but for their tokens."""
+    data = {}
+    for item, content in found.get("data", {}).items():
+        data[item] = json.loads(base64.b64decode(content))
+        assert data[item].pop("token")
+    return {**found, **({"data": data} if data else {})}
 
 
 def _line(pod: objects.Pod) -> str:

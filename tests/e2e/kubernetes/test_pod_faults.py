@@ -14,12 +14,13 @@ import itertools
 import os
 import random
 import signal
+import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import pytest
@@ -52,6 +53,7 @@ JOB = [
     "--image",
     "registry.example/any:1",
 ]
+GOING = "its pod is being deleted, and its node has not confirmed yet that its processes have ended"
 FIRST_STAYS = 'test "$OARLOCK_ATTEMPT" != 1 || exec sleep 600'
 CPUS_MILLI = 4000
 ETCD_AWAY_S = 20.0
@@ -164,6 +166,10 @@ class FaultShell(pods.PodShell):
         """Return the numbers of the job's attempts, and of the restarts that it has spent."""
         job = self.job(name)
         return len(job["attempts"]), job["restarts"]
+
+    def told(self, *arguments: str) -> str:
+        """Return the output of the command as one line."""
+        return " ".join(self.do(*arguments).stdout.split())
 
     def nodes(self) -> dict[str, bodies.NodeState]:
         with self.client() as client:
@@ -308,6 +314,29 @@ def test_a_quota_that_is_too_small_holds_the_gang_back_whole(shell: FaultShell) 
     shell.is_whole("quota")
 
 
+def test_a_webhook_that_does_not_answer_is_named(shell: FaultShell) -> None:
+    """The API server gives up on it after some seconds, and so does each further try of the launch until its bound."""
+    path = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
+        hook = {
+            "name": "slow.example.com",
+            "clientConfig": {"url": f"https://127.0.0.1:{silent.getsockname()[1]}"},
+            "rules": [rule],
+            "sideEffects": "None",
+            "admissionReviewVersions": ["v1"],
+            "timeoutSeconds": 10,
+        }
+        shell.on_cluster(shell._api.create(path, {"metadata": {"name": "slow"}, "webhooks": [hook]}, objects.Bare))
+        try:
+            shell.begin("hooked")
+            words = 'did not answer in time: Internal error occurred: failed calling webhook "slow.example.com"'
+            shell.until(lambda: words in shell.told("show", "hooked"), "the webhook is named")
+        finally:
+            shell.on_cluster(shell._api.delete(f"{path}/slow"))
+    shell.is_whole("hooked")
+
+
 def test_watches_are_dropped_and_told_that_they_are_too_old(shell: FaultShell) -> None:
     """No other request fails. The pods begin, end and go meanwhile: nothing of it is missed."""
     fates = itertools.cycle(["cut", "410", "old"])
@@ -333,13 +362,16 @@ def test_a_pod_is_deleted_by_hand(shell: FaultShell) -> None:
     assert shell.lives("deleted") == (2, 0)
 
 
-def test_another_scheduler_preempts_a_pod(shell: FaultShell) -> None:
-    """Its agent knows only of a SIGTERM. The record names the scheduler, and the job spends no restart."""
+@pytest.mark.parametrize("by", [cluster.Cluster.preempt, cluster.Cluster.preempt_silently], ids=["told", "Event"])
+def test_another_scheduler_preempts_a_pod(shell: FaultShell, by: Callable[..., Coroutine[Any, Any, None]]) -> None:
+    """Its agent knows only of a SIGTERM. The record names the scheduler, and the job spends no restart. Before 1.26 the
+    pod itself does not say so.
+    """
     shell.begin("preempted", FIRST_STAYS)
     shell.wait_phase("preempted", "PROCESSING")
     uid = shell.uid("preempted", "worker", 1)
     (pod,) = (pod for pod in shell.pods() if pod.metadata.uid == uid)
-    shell.on_cluster(shell.cluster.preempt(pod, "kube-system/dns needs its place"))
+    shell.on_cluster(by(shell.cluster, pod, "kube-system/dns needs its place"))
     shell.is_whole("preempted")
     assert shell.lives("preempted") == (2, 0)
     said = "preempted by another scheduler: kube-system/dns needs its place"
@@ -369,16 +401,42 @@ def test_a_pod_that_does_not_end_keeps_its_place(shell: FaultShell) -> None:
             lambda: any(pod.metadata.deletion_timestamp and pod.spec.node_name == places[1] for pod in shell.pods()),
             "its pod is being deleted",
         )
+        words = f"worker-1: {GOING}. It has been so for"
+        shell.until(lambda: words in shell.told("why", "stuck"), "`why` tells what keeps it")
+        assert f"{GOING} (since " in shell.told("show", "stuck")
         shell.begin("next")
-        shell.until(lambda: shell.waits("next") and "stuck" in shell.do("why", "next").stdout, "it waits for the place")
+        shell.until(lambda: shell.waits("next"), "it waits for the place")
         assert shell.nodes()[places[1]].held.cpus_milli == 3000
         assert shell.job("stuck")["phase"] not in {"CANCELED", "COMPLETED", "FAILED"}
         assert shell.starts("next") == 0
         assert shell.waits("next")
     finally:
         shell.cluster.hang(stays, False)
-    shell.wait_phase("stuck", "CANCELED")
+    job = shell.wait_phase("stuck", "CANCELED")
+    assert not any(task["obstacle"] for task in job["attempts"][-1]["tasks"])
     shell.is_whole("next")
+
+
+def test_a_node_is_lost_while_its_task_runs(shell: FaultShell) -> None:
+    """The task may still run there. `why` and `show` name the node's trouble since its beginning, until it is over."""
+    shell.begin("lonely", "exec sleep 600")
+    job = shell.wait_phase("lonely", "PROCESSING")
+    places = {task["index"]: task["node"] for task in job["attempts"][-1]["tasks"]}
+    lost = next(name for name in ("n1", "n2") if shell.cluster.node(name) == places[1])
+    shell.on_cluster(shell.cluster.lose(lost))
+    try:
+        words = f"worker-1: node lost ({places[1]})"
+        shell.until(lambda: f"{words}. It has been so for" in shell.told("why", "lonely"), "`why` names the trouble")
+        assert f"node lost ({places[1]}) (since " in shell.told("show", "lonely")
+        assert shell.job("lonely")["phase"] == "PROCESSING"
+        assert shell.lives("lonely") == (1, 0)
+    finally:
+        shell.on_cluster(shell.cluster.find(lost))
+    shell.until(lambda: words not in shell.told("why", "lonely"), "the trouble is over")
+    assert "node lost" not in shell.told("show", "lonely")
+    shell.do("cancel", "lonely")
+    shell.wait_phase("lonely", "CANCELED")
+    shell.is_whole()
 
 
 def test_a_foreign_pod_takes_the_place_between_plan_and_binding(shell: FaultShell) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import json
 import os
 import shutil
 import signal
@@ -16,10 +14,11 @@ from collections.abc import Callable, Iterator
 from typing import cast
 
 import httpx
+import msgspec
 import pytest
 import yaml
 from tests import needs, objectstores
-from tests.backends.kubernetes.pods import test_rendering
+from tests.agent import test_reach
 from tests.backends.kubernetes.testcluster import apiserver
 from tests.backends.kubernetes.testcluster.apiserver import api_server  # noqa: F401  (a fixture)
 from tests.e2e import shell as shells
@@ -27,6 +26,7 @@ from tests.e2e import test_life, test_surroundings
 from tests.e2e.files import test_checkpoints, test_files
 from tests.e2e.kubernetes import pods
 
+from oarlock.api.process import homefolder
 from oarlock.backends.kubernetes import examining
 from oarlock.backends.kubernetes.pods import boards, rendering
 
@@ -112,45 +112,56 @@ def test_a_server_that_pods_do_not_reach_does_not_start(shell: pods.PodShell) ->
     )
     assert done.returncode == 1
     assert f"pods do not reach the server at http://127.0.0.1:{closed}: ConnectionRefusedError" in done.stderr
-    assert "kubectl apply -k deploy/overlays/sqlite" in done.stderr
+    assert '"Install" in docs/kubernetes.md' in done.stderr
     assert not (home / "server.json").exists()
 
 
 def test_the_manifests_of_a_plan_are_those_of_the_launch(shell: pods.PodShell) -> None:
-    """They differ in the id of the job alone, in names made from it, and in the tokens, which are never printed."""
-    shell.write(
-        "shown.yaml",
-        """
-        name: shown
-        command: sleep 600
-        framework: plain
-        image: registry.example/plain:1
-        grace: 1s
-        roles: {worker: {count: 2, cpus: 0.5, memory: 64Mi}}
-        """,
-    )
-    said = shell.do("plan", "shown.yaml", "--backend", "kubernetes", "-o", "yaml").stdout
-    planned = list(yaml.safe_load_all(said))
+    shell.write("shown.yaml", pods.SHOWN)
+    planned = shell.planned("shown.yaml")
     assert [one["kind"] for one in planned] == ["Secret", "Pod", "Pod"]
+    assert not any("ownerReferences" in one["metadata"] for one in planned), "nothing owns them here"
     shell.do("submit", "shown.yaml", "--no-snapshot")
     shell.wait_phase("shown", "PROCESSING")
-    job = shell.job("shown")["id"]
-    made = {one["metadata"]["name"]: one for one in (*shell.raw("secrets"), *shell.raw("pods"))}
-    secret = next(name for name in made if name.startswith(f"{job}-1-") and made[name].get("type") == "Opaque")
-    text = said.replace(planned[0]["metadata"]["name"], secret).replace("j-planned", job)
-    for manifest in yaml.safe_load_all(text):
-        there = made[manifest["metadata"]["name"]]
-        if manifest["kind"] == "Pod":
-            assert test_rendering.lacking(manifest["spec"], there["spec"]) == []
-            assert test_rendering.lacking(manifest["metadata"], there["metadata"]) == []
-            continue
-        for item, content in manifest["data"].items():
-            shown, told = (json.loads(base64.b64decode(one)) for one in (content, there["data"][item]))
-            assert shown.pop("token") != told.pop("token")
-            assert json.dumps(shown).replace("j-planned", job) == json.dumps(told)
+    shell.is_as_planned("shown", planned)
     shell.do("cancel", "shown", "--wait")
     refused = shell.do("plan", "shown.yaml", "--backend", "local", code=1)
     assert "has the backend kubernetes" in refused.stderr
+
+
+def test_so_are_those_of_pods_that_the_stock_scheduler_binds(shell: pods.PodShell) -> None:
+    """A claim that not all nodes may mount is one reason. A plan does not know the nodes."""
+    shell.write("shown.yaml", f"{pods.SHOWN}\nvolumes: [{{claim: scratch, mount: /scratch}}]")
+    missing = shell.do("plan", "shown.yaml", "--backend", "kubernetes", "-o", "yaml", code=None)
+    assert missing.returncode != 0
+    assert "there is no claim scratch in the namespace" in missing.stderr
+    shell.on_cluster(shell.cluster.claim("scratch", accessModes=["ReadWriteOnce"]))
+    planned = shell.planned("shown.yaml")
+    assert {one["spec"]["schedulerName"] for one in planned if one["kind"] == "Pod"} == {"default-scheduler"}
+    shell.do("submit", "shown.yaml", "--no-snapshot")
+    shell.until(lambda: len(shell.bind_steered("shown")) == 2, "the scheduler has bound both")
+    shell.wait_phase("shown", "PROCESSING")
+    shell.is_as_planned("shown", planned)
+    shell.do("cancel", "shown", "--wait")
+
+
+def test_the_gpus_of_a_task_are_those_that_the_device_plugin_chose(shell: pods.PodShell) -> None:
+    """The server holds slots of the node; the agent tells which GPUs they are."""
+    shell.on_cluster(shell.cluster.add("gpus", gpus=4))
+    try:
+        shell.until(lambda: bool(shell.json("nodes")["gpu_types"]), "the server knows of the node")
+        assert shell.json("nodes")["gpu_types"] == [{"type": "gpu", "gpus": 4, "held": 0.0, "taken": 0.0, "free": 4.0}]
+        shell.do("run", "--detach", "--gpus", "2", "--name", "chosen", "--grace", "1s", "--", "sleep", "600")
+        job = shell.wait_phase("chosen", "PROCESSING")
+        (task,) = job["attempts"][-1]["tasks"]
+        assert len(task["gpu_uuids"]) == 2
+        assert task["gpu_uuids"] == shell.cluster.plugged
+        assert "gpu 4 2 0 2" in " ".join(shell.do("nodes").stdout.split())
+        shown = shell.do("show", "chosen").stdout
+        assert ",".join(uuid[:12] for uuid in task["gpu_uuids"]) in shown
+        shell.do("cancel", "chosen", "--wait")
+    finally:
+        shell.on_cluster(shell.cluster.remove("gpus"))
 
 
 def test_the_doctor_examines_the_cluster_and_the_way_to_the_server(shell: pods.PodShell) -> None:
@@ -162,6 +173,29 @@ def test_the_doctor_examines_the_cluster_and_the_way_to_the_server(shell: pods.P
     assert "do not reach" not in said.stdout
     assert (said.returncode, "No problems." in said.stderr) == (0, True), said.stdout
     assert not [name for name in shell.pod_names() if name.startswith(("oarlock-pull", "oarlock-reach-doctor"))]
+
+
+def test_the_doctor_trusts_the_authority_of_the_settings(shell: pods.PodShell) -> None:
+    """A server with a certificate of its own: the pod that tries to reach it gets the authority from `tls_ca`."""
+    home = shell.home.parent / "certified"
+    home.mkdir()
+    test_reach.certify(home, "https://127.0.0.1")
+    settings = (shell.home / "config.toml").read_text()
+    settings = settings.replace("[server]", f'[server]\n            tls_ca = "{home}/server.pem"')
+    with test_reach.answering(401, test_reach.REFUSAL, home) as port:
+        url = f"https://127.0.0.1:{port}"
+        (home / "config.toml").write_text(settings.replace(f'server = "http://127.0.0.1:{shell.port}"', ""))
+        running = homefolder.ServerFile(
+            url=url, pid=os.getpid(), started_at=time.time(), version="1", token_file=str(home / "token")
+        )
+        (home / "server.json").write_bytes(msgspec.json.encode(running))
+        mine, shell.env["OARLOCK_HOME"] = shell.env["OARLOCK_HOME"], str(home)
+        try:
+            said = shell.do("doctor", "--backend", "kubernetes", code=None)
+        finally:
+            shell.env["OARLOCK_HOME"] = mine
+    assert f"reach the server at {url}" in said.stdout, f"{said.stdout}\n{said.stderr}"
+    assert "do not reach" not in said.stdout
 
 
 def test_tensorboard_runs_beside_the_job_that_asks_for_it(shell: pods.PodShell) -> None:

@@ -74,6 +74,16 @@ def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pods.Clusters
         yield made
 
 
+def test_the_manifests_of_a_plan_name_the_object_that_will_own_them(shell: ObjectShell) -> None:
+    shell.write("shown.yaml", pods.SHOWN)
+    planned = shell.planned("shown.yaml")
+    assert all(one["metadata"]["ownerReferences"][0]["kind"] == "OarlockJob" for one in planned)
+    shell.do("submit", "shown.yaml", "--no-snapshot")
+    shell.wait_phase("shown", "PROCESSING")
+    shell.is_as_planned("shown", planned)
+    shell.do("cancel", "shown", "--wait")
+
+
 @pytest.fixture
 def shell(clusters: pods.Clusters[ObjectShell], request: pytest.FixtureRequest) -> Iterator[ObjectShell]:
     with clusters.serving(request.node) as one:

@@ -8,7 +8,7 @@ import threading
 import time
 
 from oarlock.agent.failpoints import failpoint
-from oarlock.agent.protocol import client, jobsecrets, ports, rendezvous
+from oarlock.agent.protocol import client, gpus, jobsecrets, ports, rendezvous
 from oarlock.agent.transfers import helpercommand, workdir
 
 TYPE_CHECKING = False
@@ -91,6 +91,7 @@ class Registration:
             "ports": free,
             "agent_version": VERSION,
             "python": sys.version.split()[0],
+            "gpu_uuids": gpus.uuids(self._task.plugged_gpus, os.environ),
         }
         failpoint("register.before")
         while True:

@@ -41,7 +41,7 @@ async def register(call: routes.Call) -> messages.Registered:
     key = call.task
     job = await present(call)
     confided = await _secrets(call, job)
-    event = events.TaskRegistered(key=key, address=told.address, ports=told.ports)
+    event = events.TaskRegistered(key=key, address=told.address, ports=told.ports, gpu_uuids=told.gpu_uuids)
     job = await call.services.inbox.tell(key, event)
     return messages.Registered(confided, await _rendezvous(call, job, 1), _orders(call, job))
 

@@ -15,6 +15,7 @@ from oarlock.spec.protocol import assignments, exitrecords
 MAX_WAIT_S = 60.0
 Offset = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 Wait = Annotated[float, msgspec.Meta(ge=0, le=MAX_WAIT_S)]
+Uuid = Annotated[str, msgspec.Meta(max_length=100)]
 Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
 
 
@@ -27,6 +28,7 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
     host: str = ""
     agent_version: str = ""
     python: str = ""
+    gpu_uuids: Annotated[tuple[Uuid, ...], msgspec.Meta(max_length=256)] = ()
 
 
 class SecretValue(msgspec.Struct, frozen=True):

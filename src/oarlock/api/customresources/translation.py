@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from oarlock.api.customresources import definitions
-from oarlock.api.jobs import decisions, submissions
+from oarlock.api.jobs import continuing, decisions, submissions
 from oarlock.spec import errors, events, jobfile, jobs, phases, resources, roles, summaries
 from oarlock.spec.input import edits, validation
 
@@ -62,6 +62,8 @@ def change(job: jobs.Job, submission: jobfile.Submission) -> edits.Edit:
             raise _fixed(name)
     if submission.snapshot != job.snapshot:
         raise _fixed("snapshot")
+    if not continuing.names(submission.continues, job.continues):
+        raise _fixed("continues")
     bounds = {}
     if _WORKER in then.roles:
         (least, most), (wanted_least, wanted_most) = _bounds(now), _bounds(then)
@@ -125,6 +127,10 @@ def event(record: events.Record) -> resources.Event | None:
         warning = data["to"] == phases.Phase.FAILED
     elif record.kind == "launch_failed":
         reason, message, warning = "LaunchFailed", data.get("reason", ""), True
+    elif record.kind == "task_hindered":
+        if not data.get("obstacle"):
+            return None
+        reason, message, warning = "TaskHindered", f"{data['role']}-{data['index']}: {data['obstacle']}", True
     else:
         decision = next(iter(decisions.made([record])), None)
         if decision is None:

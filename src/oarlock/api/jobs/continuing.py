@@ -98,6 +98,16 @@ def _is_used_in_place(services: provided.Services, one: jobs.Checkpoint) -> bool
     return checkpointlocations.elsewhere(one.path) or not services.checkpoints.visible
 
 
+def names(wanted: str | None, known: jobs.Continued | None) -> bool:
+    """Return whether `wanted` names the checkpoint from which a job has begun; None for a job that began from none."""
+    if wanted is None or known is None:
+        return wanted is None and known is None
+    asked = _WANTED.fullmatch(wanted)
+    if asked is None or int(asked["step"] or known.step) != known.step:
+        return False
+    return asked["job"] in (known.name, known.job, jobs.short_id(known.job))
+
+
 def check_resume(view: stores.View, job: jobs.Job, *, visible: bool) -> None:
     """Raise Conflict where the job, once resumed, would remove the only checkpoint of a job that continues from it.
 

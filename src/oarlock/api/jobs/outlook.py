@@ -49,7 +49,7 @@ async def manifests(call: routes.Call) -> bodies.Manifests:
     job = submissions.draft(services, call.access.user.name, submission)
     name = submission.spec.name or submissions.stem(submission.spec.command)
     planned = msgspec.structs.replace(job, id=PLANNED, name=name, snapshot=submission.snapshot)
-    return bodies.Manifests(tuple(services.manifests(planned)))
+    return bodies.Manifests(tuple(await services.manifests(planned)))
 
 
 async def why(call: routes.Call) -> bodies.Why:
@@ -162,18 +162,28 @@ def _waiting(job: nouns.Job, forecast: plans.Forecast, where: str, now: float) -
 
 
 def _placed(job: nouns.Job, live: attempts.Attempt, now: float) -> str:
-    """Return the resources that the job holds, since when and why; or why it is being stopped."""
+    """Return the resources that the job holds, since when and why; or why it is being stopped. The obstacle of a task
+    comes in place of the resources, and is told beside the reason for the stop.
+    """
+    obstacle = _obstacle(job, now)
     if job.intent is not intents.Intent.RUN or live.stop is not None:
-        return _sentence(job.reason or live.stop_message) or "It is being stopped."
-    if (late := summaries.obstacle(job)) is not None:
-        since = _about(now - late.moved_at)
-        return f"{late.name}: {late.detail.rstrip('.')}. It has been so for {since}."
+        stopped = _sentence(job.reason or live.stop_message) or "It is being stopped."
+        return f"{stopped} {obstacle}".rstrip()
+    if obstacle:
+        return obstacle
     tasks = [task for task in live.tasks if task.holds]
     devices = sum(len(task.devices) for task in tasks)
     held = f"{wording.shown('gpus', devices)} on " if devices else ""
     nodes = wording.named(dict.fromkeys(task.node for task in tasks), "more nodes")
     reason = f" It was admitted for this reason: {live.reason.rstrip('.')}." if live.reason else ""
     return f"It has held {held}{nodes} for {_about(now - live.started_at)}.{reason}"
+
+
+def _obstacle(job: nouns.Job, now: float) -> str:
+    late = summaries.hindered(job)
+    if late is None:
+        return ""
+    return f"{late.name}: {late.obstacle.rstrip('.')}. It has been so for {_about(now - late.obstacle_at)}."
 
 
 def _about(seconds: float) -> str:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from oarlock.backends import backends, tensorboards
 from oarlock.spec import attempts, jobs
 
+A = TypeVar("A")
 T = TypeVar("T")
 
 
@@ -25,6 +26,11 @@ class Crossing:
     async def over(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Return the result of a coroutine that runs in the other loop. Cancelling the call cancels it there, too."""
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(make(), self._loop))
+
+
+def crossed(crossing: Crossing, ask: Callable[[A], Coroutine[Any, Any, T]]) -> Callable[[A], Coroutine[Any, Any, T]]:
+    """Return the function of the other loop, as one of this loop."""
+    return lambda about: crossing.over(lambda: ask(about))
 
 
 class Exec:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -163,7 +163,9 @@ class Services(msgspec.Struct, kw_only=True, frozen=True):
     forecast_turns: Turns = msgspec.field(default_factory=lambda: Turns("forecasts"))
     simulation_turns: Turns = msgspec.field(default_factory=lambda: Turns("simulations"))
     rules: Callable[[], plans.Rules] = plans.Rules  # the present ones of the scheduler
-    manifests: Callable[[jobs.Job], list[dict[str, Any]]] | None = None  # of a job's pods; None without a cluster
+    manifests: Callable[[jobs.Job], Awaitable[list[dict[str, Any]]]] | None = (
+        None  # of a job's pods; None without a cluster
+    )
     tensorboards: TensorBoards | None = None  # beside jobs; None where the backend runs none
     forecaster: Forecaster = msgspec.field(default_factory=Forecaster)
     snapshot_limit_bytes: int = 10 << 30

@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 import functools
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import structlog
@@ -27,7 +27,9 @@ from oarlock.backends.kubernetes import (
     boundpods,
     clusterstate,
     noderequests,
+    ownimage,
     places,
+    preemptions,
     projecting,
     reaching,
     slices,
@@ -51,9 +53,6 @@ KILL_GRACE_S = 1
 SYNC_S = 30.0
 """The longest time that a question waits for the first look at the cluster."""
 
-SERVER_CONTAINER = "server"
-"""The server's container in its own pod, where others may stand beside it."""
-
 State = observations.State
 
 _REFUSALS = (errors.Forbidden, errors.InvalidInput, errors.NotFound, errors.TooLarge)
@@ -75,7 +74,7 @@ async def connect(
     try:
         await api.version()
         if not site.image:
-            site = msgspec.structs.replace(site, image=await own_image(api, environ))
+            site = msgspec.structs.replace(site, image=await ownimage.find(api, environ))
     except BaseException:
         await api.close()
         raise
@@ -113,7 +112,9 @@ class KubernetesBackend:
         self._claims = steering.Claims(api, site, monotonic=monotonic)
         self._devices = steering.DeviceClaims(api, site, monotonic=monotonic)
         self._monotonic = monotonic
-        self._gone: dict[attempts.TaskKey, observations.Observed] = {}
+        self._preemptions = preemptions.Preemptions(api, site.namespace, changed=self._changed.set)
+        self._killed: set[str] = set()  # UIDs of pods that we have deleted
+        self._gone: dict[attempts.TaskKey, tuple[str, observations.Observed]] = {}  # each with the pod's UID
         self._seen: dict[attempts.TaskKey, tuple[objects.Pod, str, str, observations.Observed]] = {}
         self._discarded: set[str] = set()  # UIDs of pods that are about to go
         self._running: list[asyncio.Task[None]] = []
@@ -149,14 +150,16 @@ class KubernetesBackend:
         try:
             await self._synced()
             ready = [node.name for node in self._state.nodes() if node.ready and not node.taints]
+            if not ready:
+                raise errors.Unavailable("no node takes a pod now", hint="Look at the nodes: kubectl get nodes")
             why = await reaching.check(self._api, self._site, ready, url)
         except errors.OarlockError as error:
             _log.warning("kubernetes.reach_unknown", url=url, why=str(error))
         if why:
             raise errors.Unavailable(
                 f"pods do not reach the server at {url}: {why}",
-                hint="Run the server inside the cluster: kubectl apply -k deploy/overlays/sqlite (docs/kubernetes.md)."
-                " Or let it listen at an address that pods reach, and name its URL: `server` in [kubernetes].",
+                hint=f"{reaching.INSIDE} Or let it listen at an address that pods reach, and name its URL:"
+                " `server` in [kubernetes].",
             )
 
     async def nodes(self) -> list[machines.Node]:
@@ -179,18 +182,24 @@ class KubernetesBackend:
         finally:
             self._changed.set()
 
-    def manifests(self, tasks: Sequence[backends.TaskLaunch]) -> list[rendering.Manifest]:
-        """Return the objects that a launch of these tasks creates. Raises InvalidInput."""
-        steered = self._site.mode is Mode.STEER or self._devices.any(tasks)
-        found = rendering.gang(tasks, self._site, steered=steered)
+    async def manifests(
+        self, job: jobs.Job, tasks: Callable[[resources.Resource | None], Sequence[backends.TaskLaunch]]
+    ) -> list[rendering.Manifest]:
+        """Return the objects that a launch of the planned job creates. `tasks` gives its tasks, as they are with the
+        OarlockJob that would own them.
+
+        Raises InvalidInput, and Unavailable where a launch would fail: a claim that is not there, a cluster without
+        claims of devices.
+        """
+        found = (await self._rendered(tasks(await self._projection.planned(job)))).gang
         return [*found.secrets, *found.pods.values()]
 
     async def observe(self) -> list[observations.Observed]:
         await self._synced()
-        found = dict(self._gone)
+        found = {key: podstates.preempted(seen, self._preemptions.of(uid)) for key, (uid, seen) in self._gone.items()}
         for key, pod in self._own.by_key.items():
             if pod.metadata.uid not in self._discarded:
-                found[key] = self._observed(key, pod)
+                found[key] = podstates.preempted(self._observed(key, pod), self._preemptions.of(pod.metadata.uid))
         if len(self._seen) > 2 * len(self._own.by_key):
             self._seen = {key: seen for key, seen in self._seen.items() if key in self._own.by_key}
         if self._discarded:
@@ -245,6 +254,7 @@ class KubernetesBackend:
         for task in self._running:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
+        await self._preemptions.close()
         await self._api.close()
 
     # Launching
@@ -257,20 +267,15 @@ class KubernetesBackend:
         there = {one.key: pod for one in wanted if (pod := self._own.by_key.get(one.key)) is not None}
         new = [one for one in wanted if one.key not in there]
         until = self._monotonic() + steering.BOUND_S
-        claiming = self._devices.any(new)
-        if claiming:
-            await self._devices.require()
-        local = await self._claims.local(new)
-        steered = bool(local) or claiming or self._site.mode is Mode.STEER
-        bound = not steered and len(wanted) == 1 and self._bound.may(new)
-        manifests = rendering.gang(new, self._site, steered=steered, bound=bound)
+        rendered = await self._rendered(new, may_be_bound=len(wanted) == 1)
+        bound = rendered.bound
         nodes = {one.key: one.holding.node for one in wanted}
         fit = functools.partial(self._check_fit, {one.key: one.holding.amount for one in wanted}, nodes)
         try:
             self._places.take(nodes)  # first: the check reserves the amounts, and with them the tasks count as there
             fit()
-            asked = still if steered or bound else backends.always
-            made = {**there, **await self._make(manifests, asked, fit if bound else None)}
+            asked = still if rendered.steered or bound else backends.always
+            made = {**there, **await self._make(rendered.gang, asked, fit if bound else None)}
             await self._check_made(wanted, made, new)
             ours: list[backends.TaskLaunch] = []
             theirs: list[backends.TaskLaunch] = []
@@ -280,10 +285,23 @@ class KubernetesBackend:
             await steering.until_bound(self._api, self._site, self._own, theirs, until, self._monotonic)
         except BaseException as error:
             if isinstance(error, steering.Unbound):
-                self._bar(error, local, wanted)
+                self._bar(error, rendered.local, wanted)
             self._places.leave(nodes)
             self._nodes_changed = True  # the next plan must know of a node without places
             raise
+
+    async def _rendered(self, new: Sequence[backends.TaskLaunch], *, may_be_bound: bool = False) -> _Rendered:
+        """Return the objects of tasks without a pod. Each launch and each plan asks here.
+
+        Raises InvalidInput, and Unavailable for claims that are not there.
+        """
+        claiming = self._devices.any(new)
+        if claiming:
+            await self._devices.require()
+        local = await self._claims.local(new)
+        steered = bool(local) or claiming or self._site.mode is Mode.STEER
+        bound = may_be_bound and not steered and self._bound.may(new)
+        return _Rendered(rendering.gang(new, self._site, steered=steered, bound=bound), local, steered, bound)
 
     def _bar(self, error: steering.Unbound, local: Sequence[str], wanted: Sequence[backends.TaskLaunch]) -> None:
         """Close nodes for a while to the claims that the scheduler did not find there."""
@@ -465,9 +483,17 @@ class KubernetesBackend:
         known = self._seen.get(key)
         if known is None or known[0] is not pod or known[1:3] != (trouble, pull):
             known = self._seen[key] = pod, trouble, pull, podstates.observed(key, pod, trouble=trouble, pull=pull)
+            self._ask_why(pod)
         return known[3]
 
+    def _ask_why(self, pod: objects.Pod) -> None:
+        """Ask for the Events of a pod that others delete, where the pod itself does not say why."""
+        meta = pod.metadata
+        if meta.deletion_timestamp and meta.uid not in self._killed and not podstates.is_disrupted(pod):
+            self._preemptions.ask(meta.uid)
+
     async def _delete(self, pod: objects.Pod, grace_s: int) -> None:
+        self._killed.add(pod.metadata.uid)
         await self._api.delete(f"{self._path('pods')}/{pod.metadata.name}", uid=pod.metadata.uid, grace_s=grace_s)
 
     def _cluster_changed(self) -> None:
@@ -477,8 +503,10 @@ class KubernetesBackend:
     def _missing(self, key: attempts.TaskKey, last: objects.Pod) -> None:
         self._seen.pop(key, None)
         self._places.leave([key])
+        self._ask_why(last)
+        self._killed.discard(last.metadata.uid)
         if last.metadata.uid not in self._discarded:
-            self._gone[key] = podstates.vanished(key, last)
+            self._gone[key] = last.metadata.uid, podstates.vanished(key, last)
 
     async def _synced(self) -> None:
         """Wait for the first look at the cluster: before it nothing may be called gone. Raises Unavailable."""
@@ -517,18 +545,15 @@ class KubernetesBackend:
         return results
 
 
-async def own_image(api: client.Client, environ: Mapping[str, str]) -> str:
-    """Return the image of the pod that this process runs in. Raises InvalidInput outside a cluster."""
-    if not api.access.inside:
-        raise errors.InvalidInput(
-            "The image that brings the agent into pods is not set.",
-            path="kubernetes.image",
-            hint="Name the image of this server: `image` in the table [kubernetes] of config.toml.",
-        )
-    name = environ.get("HOSTNAME", "")
-    found = await api.get(f"/api/v1/namespaces/{api.access.namespace}/pods/{name}", objects.Pod)
-    containers = {one.name: one.image for one in found.spec.containers}
-    return containers.get(SERVER_CONTAINER) or found.spec.containers[0].image
+class _Rendered(NamedTuple):
+    """The objects of a launch. `local` are the claims that may not be on every node; `steered` says that the stock
+    scheduler binds the pods, and `bound` that they are created bound.
+    """
+
+    gang: rendering.Gang
+    local: Sequence[str]
+    steered: bool
+    bound: bool
 
 
 def _refused(name: str, error: errors.OarlockError) -> errors.Unavailable:

@@ -7,13 +7,15 @@ the namespace of the jobs, one for each image. They are removed at once.
 from __future__ import annotations
 
 import asyncio
+import collections
 import hashlib
+import types
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import NamedTuple
 
 import msgspec
 
-from oarlock.backends.kubernetes import clusterstate, reaching
+from oarlock.backends.kubernetes import clusterstate, ownimage, reaching
 from oarlock.backends.kubernetes.apiserver import client, credentials, objects
 from oarlock.backends.kubernetes.pods import labels, podstates, rendering
 from oarlock.backends.kubernetes.site import Site
@@ -44,6 +46,7 @@ RIGHTS = (
     Right(True, "get", "secrets"),
     Right(True, "deletecollection", "secrets"),
     Right(True, "get", "persistentvolumeclaims"),
+    Right(True, "list", "events"),
     Right(True, "list", "provisioningrequests.autoscaling.x-k8s.io"),
     Right(True, "create", "provisioningrequests.autoscaling.x-k8s.io"),
     Right(True, "delete", "provisioningrequests.autoscaling.x-k8s.io"),
@@ -77,8 +80,11 @@ OBJECTS = (
 
 PULL_S = 300.0
 """The longest time that a pull may take."""
+DEADLINE_S = 2 * int(PULL_S)
+"""The cluster ends a pod after this time, in case the examination has died. A pull that only lasts is not cut short."""
 LOOK_S = 0.5
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+_UNKNOWN = "ContainerStatusUnknown"  # the kubelet has lost sight of the container, or never had one
 _NOT_YET = frozenset({"", "ContainerCreating", "PodInitializing"})
 
 
@@ -112,11 +118,19 @@ async def of(
         return [Result("cluster", error.message, error.hint or "Set KUBECONFIG.")]
     async with client.Client(access) as api:
         named = msgspec.structs.replace(site, installation="doctor")
-        return [result async for result in examine(api, named, url)]
+        return [result async for result in examine(api, named, url, environ)]
 
 
-async def examine(api: client.Client, site: Site, url: str = "") -> AsyncIterator[Result]:
-    """Yield the findings. `url` is that of a server which runs; without one nobody can tell whether pods reach it."""
+async def examine(
+    api: client.Client,
+    site: Site,
+    url: str = "",
+    environ: Mapping[str, str] = types.MappingProxyType({}),
+) -> AsyncIterator[Result]:
+    """Yield the findings. `url` is that of a server which runs; without one nobody can tell whether pods reach it.
+
+    Where the site does not name the server's image, it is that of the pod that this process runs in.
+    """
     try:
         version = await api.version()
         yield Result("cluster", f"{api.access.server} is Kubernetes {version.git_version}")
@@ -130,9 +144,14 @@ async def examine(api: client.Client, site: Site, url: str = "") -> AsyncIterato
         usable = [node for node in nodes if node.open and node.admits(None)]
         if not usable:
             return
+        if not site.image:
+            try:
+                site = msgspec.structs.replace(site, image=await ownimage.find(api, environ))
+            except errors.OarlockError as error:
+                yield Result("images", f"the server's image is not known: {error.message}", error.hint or ownimage.FIX)
         for image, node in _pulls(usable, site).items():
             yield await _pull(api, site, node, image)
-        if url:
+        if url and site.image:
             yield await _reach(api, site, usable[0].name, url)
     except errors.OarlockError as error:
         yield Result("cluster", error.message, error.hint or "Look at the cluster: kubectl get nodes")
@@ -194,10 +213,8 @@ def _of_nodes(nodes: list[Node], site: Site) -> Iterable[Result]:
         return
     rest = f"; not {', '.join(closed[:5])}" if closed else ""
     yield Result("nodes", f"{len(nodes) - len(closed)} of {len(nodes)} nodes take tasks{rest}")
-    types: dict[str, int] = {}
-    for device in (device for node in nodes if node.open for device in node.devices):
-        types[device.type] = types.get(device.type, 0) + 1
-    counted = ", ".join(f"{count} {kind}" for kind, count in sorted(types.items()))
+    counts = collections.Counter(device.type for node in nodes if node.open for device in node.devices)
+    counted = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
     yield Result("gpus", counted or f"no node has {site.gpu_resource}: jobs get no GPUs")
 
 
@@ -217,9 +234,12 @@ async def _pull(api: client.Client, site: Site, node: str, image: str) -> Result
                 found = await api.get(path, objects.Pod)
                 if why := podstates.pull_failure(found):
                     break
-                status = next(iter(found.status.container_statuses), None)
-                if found.status.phase in {"Succeeded", "Failed"} or _was_pulled(status):
+                if _was_pulled(next(iter(found.status.container_statuses), None)):
                     return Result("images", f"{image} can be pulled on {node}")
+                if found.status.phase == "Failed":
+                    said = found.status.message or found.status.reason or "its pod failed without a reason"
+                    fix = f"Look at the node: kubectl describe node {node}"
+                    return Result("images", f"whether {image} can be pulled on {node} is not known: {said}", fix)
                 await asyncio.sleep(LOOK_S)
     except TimeoutError:
         why = f"it is not there after {PULL_S:.0f} s"
@@ -233,8 +253,10 @@ def _was_pulled(status: objects.ContainerStatus | None) -> bool:
     """Return whether the container has started, or has failed for another reason than its image."""
     if status is None:
         return False
-    waiting = status.state.waiting
-    return waiting is None or waiting.reason not in _NOT_YET | podstates.PULLS
+    waiting, ended = status.state.waiting, status.state.terminated
+    if waiting is not None:
+        return waiting.reason not in _NOT_YET | podstates.PULLS
+    return status.state.running is not None or (ended is not None and ended.reason != _UNKNOWN)
 
 
 def pod(site: Site, image: str) -> rendering.Manifest:
@@ -255,12 +277,12 @@ def pod(site: Site, image: str) -> rendering.Manifest:
             "namespace": site.namespace,
             "labels": {labels.MANAGED_BY: "oarlock"},
         },
-        "spec": {**asked["spec"], "containers": [container]},
+        "spec": {**asked["spec"], "activeDeadlineSeconds": DEADLINE_S, "containers": [container]},
     }
 
 
 async def _reach(api: client.Client, site: Site, node: str, url: str) -> Result:
-    fix = "Run the server inside the cluster: kubectl apply -k deploy/overlays/sqlite, or name its URL: `server`."
+    fix = f"{reaching.INSIDE} Or name its URL: `server` in [kubernetes]."
     try:
         why = await reaching.check(api, site, [node], url)
     except errors.OarlockError as error:

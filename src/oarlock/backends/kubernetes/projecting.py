@@ -22,6 +22,8 @@ from oarlock.backends.kubernetes.site import Site
 from oarlock.spec import errors, jobs, resources
 
 PLURAL = "oarlockjobs"
+PLANNED_UID = "uid-planned"
+"""Stands for the UID of an object that is not made yet."""
 DEFINITION = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{PLURAL}.{resources.GROUP}"
 DISCOVERED_S = 30.0
 """The answer of discovery is kept so long: the definition may be installed later."""
@@ -133,6 +135,14 @@ class Projection:
         except errors.OarlockError as error:
             _log.warning("kubernetes.job_not_projected", job=job.id, error=str(error))
             return None
+
+    async def planned(self, job: jobs.Job) -> resources.Resource | None:
+        """Return the object that `owner` would make, and find fit, for a job that is only planned."""
+        if not self._site.project or not await self._is_defined():
+            return None
+        namespace, name = place(job, self._site)
+        found = resources.Resource(namespace, name, PLANNED_UID, await self._identity(namespace))
+        return found if await self._may_own(found) else None
 
     async def references(self, found: resources.Resource | None) -> list[labels.OwnerReference]:
         """Return the owner references of objects that belong to this job's object, as far as it may own them."""

@@ -26,6 +26,8 @@ BOUND_S = 120.0
 """The longest time for the whole check, with the start of the pods."""
 MOST_NODES = 3
 LOOK_S = 0.5
+INSIDE = 'Run the server inside the cluster: "Install" in docs/kubernetes.md says how.'
+"""The next step where pods do not reach the server."""
 CONTAINER = "reach"
 CA_VARIABLE = "OARLOCK_CA"
 NOT_REACHED = 1

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from oarlock.backends import backends
+from oarlock.backends import backends, waits
 from oarlock.controllers import bulkwrites
 from oarlock.controllers.guarding import assigning
 from oarlock.lifecycle import deadlines, stepping
@@ -38,6 +38,9 @@ CLOSE_S = 4.0
 WAITING_TIMES = 4
 """So many times the tasks that the backend makes at the same time wait for their turn, and no more: a gang that waits
 longer keeps the facts of its plan for too long."""
+
+PLANNED_NODE = "node-planned"
+"""Stands for the nodes of a job that is only planned."""
 
 OwnerOf = Callable[[jobs.Job], Awaitable[resources.Resource | None]]
 """Returns the object of the cluster that owns the tasks of a job. Raises Unavailable."""
@@ -174,20 +177,23 @@ class Launching:
     ) -> events.AnyEvent:
         """Make the tasks; return the event that says whether that went well. Raises StaleEpoch."""
         failpoints.hit("guardian.before_launch")
+        waited: dict[waits.Wait, None] = {}
         try:
-            async with asyncio.timeout(deadlines.LAUNCH_BOUND_S):
-                backends.check(still)
-                _check_places(action, known)
-                owner = await self._owner(job) if self._owner is not None else None
-                launches = _launches(job, action, held, known, self._settings, owner)
-                await self._backend.launch(launches, still=still)
-                backends.check(still)  # the outcome belongs to the epoch too
+            with waits.noting() as waited:
+                async with asyncio.timeout(deadlines.LAUNCH_BOUND_S):
+                    backends.check(still)
+                    _check_places(action, known)
+                    owner = await self._owner(job) if self._owner is not None else None
+                    launches = _launches(job, action, held, known, self._settings, owner)
+                    await self._backend.launch(launches, still=still)
+                    backends.check(still)  # the outcome belongs to the epoch too
         except errors.StaleEpoch:
             raise
         except errors.OarlockError as error:
             return events.LaunchFailed(attempt=action.attempt, reason=error.message)
         except TimeoutError:
-            return events.LaunchFailed(attempt=action.attempt, reason="the backend did not answer in time")
+            reason = ": ".join(filter(None, ["the backend did not answer in time", waits.why(waited)]))
+            return events.LaunchFailed(attempt=action.attempt, reason=reason)
         except Exception as error:  # noqa: BLE001 - whatever it is, the gang must not stay half-made
             self._report(job.id, error)
             return events.LaunchFailed(attempt=action.attempt, reason=f"{type(error).__name__}: {error}")
@@ -209,18 +215,20 @@ def _check_places(action: actions.Launch, known: dict[str, nodes.Node]) -> None:
             )
 
 
-def rehearsed(job: jobs.Job, settings: assigning.Settings, now: float) -> list[backends.TaskLaunch]:
+def rehearsed(
+    job: jobs.Job, settings: assigning.Settings, now: float, owner: resources.Resource | None = None
+) -> list[backends.TaskLaunch]:
     """Return the launches of a job that is only planned, at the size that it asks for. Nodes are not chosen yet, and
-    the tokens are not valid.
+    the tokens are not valid. `owner` would own the tasks.
     """
     settings = msgspec.structs.replace(settings, task_secret=bytes(tasktokens.SECRET_BYTES))
     claims = tuple(
-        holdings.Holding(job=job.id, attempt=1, role=task.role, index=task.index, node="", amount=task.amount)
+        holdings.Holding(job=job.id, attempt=1, role=task.role, index=task.index, node=PLANNED_NODE, amount=task.amount)
         for task in gangs.gang(job).tasks
     )
     admitted = stepping.step(job, events.Admitted(attempt=1, holdings=claims), now)
     assert admitted.live is not None
-    return _launches(admitted, actions.Launch(attempt=1, tasks=admitted.live.tasks), claims, {}, settings)
+    return _launches(admitted, actions.Launch(attempt=1, tasks=admitted.live.tasks), claims, {}, settings, owner)
 
 
 def _launches(

@@ -64,7 +64,8 @@ def waiting_for(job: jobs.Job) -> str:
     live = job.live
     if live is None:
         return job.reason
-    return next((task.detail for task in live.tasks if task.detail), "") or _by_phase(live)
+    told = (task.obstacle or task.detail for task in live.tasks)
+    return next(filter(None, told), "") or _by_phase(live)
 
 
 def _by_phase(attempt: attempts.Attempt) -> str:

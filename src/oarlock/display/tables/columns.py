@@ -64,6 +64,7 @@ NODES = (
     Column("TYPE", weight=1),
     Column("HELD BY", weight=9),
 )
+GPU_TYPES = (Column("GPU TYPE", weight=1), *_numbers("GPUS", "HELD", "BY OTHERS", "FREE"))
 HISTORY = (
     Column("USER"),
     Column("POOL"),

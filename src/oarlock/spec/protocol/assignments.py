@@ -71,6 +71,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     oom_counter: str | None = None
     limit_mark: int | None = None
     gpus: tuple[int, ...] | None = None
+    plugged_gpus: int = 0  # that the platform chooses, and the agent names
     freeze_s: float | None = None
 
 

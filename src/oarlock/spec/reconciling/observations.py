@@ -24,4 +24,4 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
     key: attempts.TaskKey
     state: State
     exit: attempts.Exit | None = None
-    detail: str = ""  # the obstacle: `pulling image`, `node lost`
+    detail: str = ""  # the obstacle: an image that cannot be pulled, a lost node, a pod that does not end

@@ -37,6 +37,7 @@ _KINDS: dict[str, frozenset[str]] = {
     "batch_decided": _OF_ONE_JOB,
     "task_registered": frozenset({JOBS}),
     "task_reported": frozenset({JOBS}),
+    "task_hindered": frozenset({JOBS}),
     "task_exited": frozenset({JOBS}),
     "intended": frozenset({JOBS, QUEUE}),
     "edited": frozenset({JOBS, QUEUE, POOLS}),

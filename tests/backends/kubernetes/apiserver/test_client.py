@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from tests.backends.kubernetes import conftest
 from tests.backends.kubernetes.testcluster import apiserver, faults
 
+from oarlock.backends import waits
 from oarlock.backends.kubernetes.apiserver import answers, client, objects, transports
 from oarlock.spec import errors
 
@@ -36,6 +39,41 @@ def once(method: str, fate: str) -> faults.Script:
         return ""
 
     return script
+
+
+async def test_a_request_that_is_tried_again_says_why_until_it_is_over(
+    api_server: apiserver.ApiServer, namespace: str
+) -> None:
+    """A launch that ends at its bound tells the last failure: it may name the webhook that is slow."""
+    path, again = f"/api/v1/namespaces/{namespace}/pods", asyncio.Event()
+
+    def always(request: transports.Request, number: int) -> str:
+        if number:
+            again.set()
+        return "500" if request.method == "POST" else ""
+
+    with waits.noting() as waited:
+        async with faulty(api_server, always) as api:
+            making = asyncio.create_task(api.create(path, pod("one"), objects.Pod))
+            await again.wait()
+            making.cancel()
+            await asyncio.gather(making, return_exceptions=True)
+    assert waits.why(waited) == "a pretended 500 (status 500)", "it was broken off, and is still told"
+    with waits.noting() as waited:
+        async with faulty(api_server, once("POST", "500")) as api:
+            await api.create(path, pod("one"), objects.Pod)
+            with pytest.raises(errors.NotFound):
+                await api.get(f"{path}/two", objects.Pod)
+    assert not waited
+
+
+def test_a_request_without_an_answer_is_told_where_none_has_failed() -> None:
+    with waits.noting() as waited:
+        waits.Wait("POST /pods")
+        second = waits.Wait("POST /secrets")
+    assert waits.why(waited) == "POST /pods has no answer yet"
+    second.failure = "refused"
+    assert waits.why(waited) == "refused"
 
 
 async def test_the_version_is_told(api: client.Client) -> None:

@@ -119,6 +119,19 @@ class Cluster:
         await self._tell(pod, {"conditions": [*there, why]})
         await self.api.delete(f"{self.path('pods')}/{pod.metadata.name}", uid=pod.metadata.uid)
 
+    async def preempt_silently(self, pod: objects.Pod, message: str) -> None:
+        """Take the pod away as the scheduler of a cluster before 1.26 does, which says so in an Event after that."""
+        await self.api.delete(f"{self.path('pods')}/{pod.metadata.name}", uid=pod.metadata.uid)
+        about = {"kind": "Pod", "namespace": self.namespace, "name": pod.metadata.name, "uid": pod.metadata.uid}
+        body = {
+            "metadata": {"name": f"{pod.metadata.name}.preempted", "namespace": self.namespace},
+            "involvedObject": about,
+            "reason": "Preempted",
+            "message": message,
+            "type": "Normal",
+        }
+        await self.api.create(self.path("events"), body, objects.Bare)
+
     def hang(self, name: str, on: bool = True) -> None:
         """Let the kubelet of this node confirm nothing: its pods stay, also once they are deleted."""
         (self.lost.add if on else self.lost.discard)(self.node(name))

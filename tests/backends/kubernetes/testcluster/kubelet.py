@@ -26,6 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,7 @@ class RunningCluster(cluster.Cluster):
         self.folder = folder
         self.paths = {rendering.DELIVERED: str(runtime(folder / "runtime")), rendering.PYTHON: sys.executable}
         self.failures: list[str] = []
+        self.plugged: list[str] = []  # the GPUs that containers got, by UUID
         self.fates: dict[tuple[str, int], cluster.Play] = {}
         """By a job's name and a task's index: what becomes of the first pod that starts, instead of running."""
         self._numbers = itertools.count()
@@ -218,6 +220,7 @@ class RunningCluster(cluster.Cluster):
         env = {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", "LANG": "C.UTF-8", "TMPDIR": temporary, MARK: uid}
         for one in container.get("env", []):
             env[one["name"]] = translated(one["value"], places) if "value" in one else address
+        env |= self._plugged(int(container["resources"].get("limits", {}).get(cluster.GPU, 0)))
         self._environments[folder.name, container["name"]] = env, places
         command = [translated(word, places) for word in container["command"]]
         with (folder / f"{container['name']}.log").open("wb") as log:
@@ -228,6 +231,12 @@ class RunningCluster(cluster.Cluster):
         self._first.setdefault(uid, []).append(process)
         code = await process.wait()
         return code if code >= 0 else 128 - code
+
+    def _plugged(self, gpus: int) -> dict[str, str]:
+        """Return the variable by which a device plugin gives a container GPUs of its choice."""
+        given = [f"GPU-{uuid.uuid4()}" for _ in range(gpus)]
+        self.plugged += given
+        return {"NVIDIA_VISIBLE_DEVICES": ",".join(given)} if given else {}
 
     def _log(self, folder: Path, name: str) -> Path:
         return folder / f"termination-{name}"

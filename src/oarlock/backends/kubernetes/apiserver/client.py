@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from oarlock.backends import waits
 from oarlock.backends.kubernetes.apiserver import answers, credentials, nesting, objects, transports
 from oarlock.spec import errors
 from oarlock.spec.process import failpoints
@@ -157,6 +158,18 @@ class Client:
         content: str = _JSON,
     ) -> T:
         """Send the request until there is an answer that counts. Raises an error of `answers`, or Unavailable."""
+        wait = waits.Wait(f"{method} {path}")
+        try:
+            found = await self._tried(method, path, kind, params, body, content, wait)
+        except Exception:
+            wait.end()
+            raise
+        wait.end()  # but not where it was broken off: its failure is still told
+        return found
+
+    async def _tried(
+        self, method: str, path: str, kind: type[T], params: Params | None, body: Any, content: str, wait: waits.Wait
+    ) -> T:
         data = msgspec.json.encode(body) if body is not None else None
         renewed = False
         for tried in range(1, self._tries + 1):
@@ -168,6 +181,7 @@ class Client:
             except transports.Lost as error:
                 if tried == self._tries:
                     raise _unreachable(error) from error
+                wait.failure = _unreachable(error).message
             else:
                 if HTTPStatus.OK <= answer.status < HTTPStatus.MULTIPLE_CHOICES:
                     return _decoded(answer.body, kind)
@@ -177,6 +191,7 @@ class Client:
                     continue
                 if answer.status not in answers.AGAIN or tried == self._tries:
                     raise failure
+                wait.failure = f"{failure.message} (status {answer.status})"
                 wait_s = max(wait_s, min(_seconds(answer.retry_after), 10.0))
             await asyncio.sleep(wait_s * random.uniform(0.5, 1.0))
         raise errors.Unavailable("the API server did not answer", hint="It is tried again.")

@@ -148,6 +148,12 @@ class PodStatus(Part, frozen=True):
     init_container_statuses: tuple[ContainerStatus, ...] = ()
 
 
+class Event(Part, frozen=True):
+    metadata: Meta = Meta()
+    reason: str = ""
+    message: str = ""
+
+
 class Pod(Part, frozen=True):
     metadata: Meta = Meta()
     spec: PodSpec = PodSpec()

@@ -66,6 +66,27 @@ def vanished(key: attempts.TaskKey, last: objects.Pod) -> observations.Observed:
     return observations.Observed(key=key, state=State.GONE, exit=exit_of(last), detail=_ended_detail(last))
 
 
+def preempted(seen: observations.Observed, why: str) -> observations.Observed:
+    """Return the observation with `why`, the words in which another scheduler says that it has preempted the pod.
+
+    The agent and the kubelet know only that the task was stopped.
+    """
+    known = seen.exit
+    if not why or seen.state is State.RUNNING or (known is not None and known.cause not in _OF_OTHERS):
+        return seen
+    at = known.at if known is not None else 0.0
+    known = known or attempts.Exit(code=128 + _SIGKILL, cause=attempts.Cause.PLATFORM, at=at)
+    words = f"{_DISRUPTED['PreemptionByScheduler']}: {why}"[:MAX_WORDS]
+    return msgspec.structs.replace(
+        seen, exit=msgspec.structs.replace(known, cause=attempts.Cause.PLATFORM, reason=words)
+    )
+
+
+def is_disrupted(pod: objects.Pod) -> bool:
+    """Return whether the cluster says in the pod why it takes the pod away (1.26 and newer)."""
+    return bool(_disruption(pod))
+
+
 def pull_failure(pod: objects.Pod) -> str:
     """Return why an image cannot be pulled, where the pod says so now. A pod that waits to try again only says that."""
     for status in (*pod.status.init_container_statuses, *pod.status.container_statuses):
@@ -166,11 +187,11 @@ def unscheduled(pod: objects.Pod) -> str:
 
 
 def _detail(pod: objects.Pod, trouble: str, pull: str) -> str:
-    """Return the obstacle on the way to the barrier, in words that stay the same while it stays the same."""
+    """Return the obstacle to the task, in words that stay the same while it stays the same."""
     if trouble:
-        return trouble
+        return f"{trouble} ({pod.spec.node_name})"[:MAX_WORDS]
     if pod.metadata.deletion_timestamp is not None:
-        return "its pod is being deleted"
+        return "its pod is being deleted, and its node has not confirmed yet that its processes have ended"
     if not pod.spec.node_name:
         why = unscheduled(pod) if is_steered(pod.metadata) else ""
         return f"no scheduler has bound its pod yet: {why}"[:MAX_WORDS] if why else ""

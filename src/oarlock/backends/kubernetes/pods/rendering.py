@@ -239,6 +239,7 @@ def _assignment(one: backends.TaskLaunch, site: Site) -> bytes:
             helper=(),
             mailbox=MAILBOX,
             gpus=None,
+            plugged_gpus=one.holding.amount.gpus,
             path_env={},
         )
     )

@@ -22,18 +22,25 @@ MOST_HELD = 5000
 @command.json_option
 @command.connected
 def nodes(client: clients.Client, since: str | None, until: str | None, as_json: bool) -> None:
-    """List the machines: their resources, the part that is held, and the jobs that hold it."""
+    """List the machines: their resources, the part that is held, and the jobs that hold it. Then sum up the GPUs of
+    each type: those that are held, that others have taken, and that are free.
+    """
     if since is not None or until is not None:
         _history(client, since, until, as_json=as_json)
         return
+    from oarlock.display.tables import columns, gputypes, nodecells
+
     found = client.nodes()
+    types = gputypes.of(found)
     if as_json:
-        terminal.json_out({"items": found})
+        terminal.json_out({"items": found, "gpu_types": types})
         return
     from oarlock.cli.output import tables
-    from oarlock.display.tables import columns, nodecells
 
     tables.show(columns.NODES, [nodecells.row(view) for view in found])
+    if types:
+        terminal.out("")
+        tables.show(columns.GPU_TYPES, [gputypes.row(one) for one in types])
 
 
 def _history(client: clients.Client, since: str | None, until: str | None, *, as_json: bool) -> None:

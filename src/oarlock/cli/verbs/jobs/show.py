@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from oarlock.client.synchronous import clients
     from oarlock.spec import attempts, bodies, events, jobs
 
+SHORT_UUID = len("GPU-") + 8
 SHOWN_EVENTS = 15
 SHOWN_STACK_LINES = 40
 SHOWN_DIGEST = len("sha256:") + 12
@@ -237,16 +238,16 @@ def _attempt(attempt: attempts.Attempt, all_stacks: bool, before: tuple[str, ...
 
 def _task_row(task: attempts.Task) -> list[str]:
     exited = task.exit
-    since = f" (since {_moment(task.moved_at)})" if task.phase is phases.TaskPhase.DEPLOYING and task.detail else ""
+    obstacle = f"{task.obstacle} (since {_moment(task.obstacle_at)})" if task.obstacle else ""
     incarnation = f" (start {task.incarnation})" if task.incarnation > 1 else ""
     return [
         "  " + task.name + incarnation,
         str(task.phase),
         task.node,
-        ",".join(map(str, task.devices)),
+        ",".join(uuid[:SHORT_UUID] for uuid in task.gpu_uuids) or ",".join(map(str, task.devices)),
         str(task.progress.step) if task.progress is not None else "",
         f"{exited.code} {exited.cause}" if exited is not None else "",
-        task.detail + since,
+        "; ".join(filter(None, [obstacle, task.detail])),
     ]
 
 
