@@ -281,7 +281,7 @@ async def test_times_go_by_the_clock_of_the_server(chromium: Browser, still: dic
     )
     shown = """() => {
         const main = document.getElementById("content");
-        oarlockTimes.write(main);
+        oarlockTimes.settle(main);
         return [...main.querySelectorAll("[data-form]")].map((one) => one.textContent);
     }"""
     assert await page.evaluate(shown) == told
@@ -289,9 +289,9 @@ async def test_times_go_by_the_clock_of_the_server(chromium: Browser, still: dic
     assert await page.evaluate(shown) != told
     await page.evaluate(
         """() => {
-            const { write } = oarlockTimes;
-            oarlockTimes.write = (root) => {
-                write(root);
+            const { settle } = oarlockTimes;
+            oarlockTimes.settle = (root) => {
+                settle(root);
                 window.written = [...root.querySelectorAll("[data-form]")].map((one) => one.textContent);
             };
         }"""

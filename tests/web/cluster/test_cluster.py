@@ -40,11 +40,14 @@ async def test_each_device_tells_its_holder_and_the_bars_tell_the_rest(
     found = await page(rig, "/cluster")
     cells = re.findall(r"<title>(GPU [^<]*)</title>", found)
     assert len(cells) == 2
-    assert re.fullmatch(r"GPU 0: theirs \(bob, default\), since 22:23, until \d\d:\d\d at the latest", cells[0]), cells[
-        0
-    ]
+    assert re.fullmatch(
+        r"GPU 0: theirs \(bob, default\), since 2023-11-14 22:23 UTC, until \S+ \S+ UTC at the latest", cells[0]
+    ), cells[0]
     assert cells[1] == "GPU 1: idle"
-    assert any(re.fullmatch(r"before \(ann, default\), since 22:13, until 22:23", one) for one in titles(found, "held"))
+    assert any(
+        re.fullmatch(r"before \(ann, default\), since 2023-11-14 22:13 UTC, until 2023-11-14 22:23 UTC", one)
+        for one in titles(found, "held")
+    )
     assert any(one.startswith("theirs") for one in titles(found, "forecast"))
     table = found[found.index('id="jobs"') :]
     assert "next</a>" in table, "the reader's own job is a link"

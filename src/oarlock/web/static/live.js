@@ -50,7 +50,7 @@
       if (fresh) fresh.innerHTML = old.innerHTML;
       fresh?.setAttribute("data-loaded", "");
     }
-    oarlockTimes.write(page);
+    oarlockTimes.settle(page);
     main.dataset.refresh = page.dataset.refresh || "0";
     main.dataset.topics = page.dataset.topics ?? "*";
     oarlockPatch(main, page);

@@ -43,9 +43,7 @@ async def show(visit: visits.Visit) -> routing.Filled:
     )
     window = clustermap.Window(now - span, now, now + AHEAD * span)
     phases = {clustermap.key(one): str(one.phase) for one in queue}
-    drawn = clustermap.Map(
-        clustermap.Facts(past.items, expected, phases), window, chosen["colour"], lambda at: _clock(at, now)
-    )
+    drawn = clustermap.Map(clustermap.Facts(past.items, expected, phases), window, chosen["colour"], _minute)
     found = [one for one in nodes if chosen["node"].casefold() in one.node.name.casefold()]
     return routing.Filled(
         template="cluster/cluster.html",
@@ -149,16 +147,22 @@ def _jobs(
     ]
 
 
-def _ticks(window: clustermap.Window) -> list[tuple[float, str]]:
+def _ticks(window: clustermap.Window) -> list[tuple[float, str, str]]:
+    """Return the position of each tick, its time of day in UTC (after the day if that is another one), its moment."""
     step = (window.end - window.begin) / TICKS
-    times = [window.begin + step * number for number in range(TICKS)]
-    return [(window.x(at), _clock(at, window.now)) for at in times]
+    here, found = templating.moment(window.now), []
+    for number in range(TICKS):
+        at = window.begin + step * number
+        day = templating.moment(at)
+        word = day[11:16] if day[:10] == here[:10] else f"{day[5:10]} {day[11:16]}"
+        found.append((window.x(at), word, day))
+    return found
 
 
-def _clock(at: float, now: float) -> str:
-    """Return the time of day in UTC, after the day if that is another one."""
-    day, here = templating.moment(at), templating.moment(now)
-    return day[11:16] if day[:10] == here[:10] else f"{day[5:10]} {day[11:16]}"
+def _minute(at: float) -> str:
+    """Return a time as `2026-01-31 12:00 UTC`. The page's script writes it in the browser's zone (`times.js`)."""
+    moment = templating.moment(at)
+    return f"{moment[:10]} {moment[11:16]} UTC"
 
 
 PAGES: tuple[routing.Page, ...] = (routing.Page(path="/cluster", title="Cluster", handler=show, key="c", live=True),)
