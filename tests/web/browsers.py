@@ -9,12 +9,15 @@ import re
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import html5lib
 import httpx
+import msgspec
 from tests.api import rig as rigs
 
 from oarlock.api import application as api
+from oarlock.spec import jobs, roles
 from oarlock.web import application, settings
 from oarlock.web.access import transport
 
@@ -35,6 +38,21 @@ class WebRig(rigs.Rig):
             self.api,
             settings.Settings(home=HOME, api=API, hosts=frozenset({"127.0.0.1"}), secure=False, report=self._failed),
         )
+
+    async def job(self, job: str) -> jobs.Job:
+        found = await self.store.read(lambda view: view.job(job))
+        assert found is not None
+        return found
+
+    async def submit_elastic(self, who: str = "ann", **spec: Any) -> jobs.Job:
+        """Submit a job of 2 workers and make it elastic, which the local backend refuses."""
+        job = await self.submit(who, roles={"worker": {"count": 2}}, **spec)
+        worker = msgspec.structs.replace(
+            job.spec.roles[roles.RoleName.WORKER], min=1, max=4, on_failure=roles.OnFailure.RESTART
+        )
+        spread = msgspec.structs.replace(job.spec, roles={roles.RoleName.WORKER: worker})
+        changed = msgspec.structs.replace(job, spec=spread)
+        return await self.store.write(lambda tx: tx.put_job(changed, (), at=self.clock()))
 
     def _failed(self, event: str, facts: object) -> None:
         self.failures.append((event, facts))

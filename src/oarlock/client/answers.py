@@ -73,6 +73,7 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
     count: int = 0
     low: tuple[float | None, ...] = ()
     high: tuple[float | None, ...] = ()
+    gaps: tuple[int, ...] = ()
 
     @property
     def values(self) -> list[float]:

@@ -17,6 +17,8 @@ from oarlock.spec import errors, jobfile, phases
 from oarlock.spec.cluster import poolchanges
 
 if TYPE_CHECKING:
+    from datetime import tzinfo
+
     from oarlock.spec import jobs
 
 SHELL_VARIABLES = ("PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH", "LD_LIBRARY_PATH")
@@ -156,8 +158,11 @@ def exit_code(phase: phases.Phase, code: int | None) -> int:
     return code or {phases.Phase.CANCELED: 130, phases.Phase.HALTED: 130}.get(phase, 1)
 
 
-def since_of(text: str, now: float | None = None) -> float:
-    """Return Unix seconds from a time ago (`10m`), from Unix seconds, or from a date (`2026-01-31T12:00`)."""
+def since_of(text: str, now: float | None = None, zone: tzinfo | None = None) -> float:
+    """Return Unix seconds from a time ago (`10m`), from Unix seconds, or from a date (`2026-01-31T12:00`).
+
+    A date that names no zone is one of `zone`, by default of this machine's.
+    """
     from oarlock.spec.input import quantities
 
     try:
@@ -169,7 +174,8 @@ def since_of(text: str, now: float | None = None) -> float:
     import datetime as dt
 
     try:
-        return dt.datetime.fromisoformat(text).astimezone().timestamp()
+        read = dt.datetime.fromisoformat(text)
+        return (read.replace(tzinfo=zone) if read.tzinfo is None else read).timestamp()
     except (ValueError, OverflowError, OSError) as error:
         raise errors.InvalidInput(
             f"{text!r} is not a valid time", path="since", hint="Write 10m, 2h, or 2026-01-31T12:00."

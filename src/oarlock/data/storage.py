@@ -128,7 +128,7 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
 
     If a later life repeats steps, the points of the earlier life are dropped. `count` is the number of points before
     thinning. In a thinned series each point is the last of its bucket, and `low` and `high` are the bucket's least and
-    greatest values.
+    greatest values; `gaps` has, of each bucket with values that are not finite, the step of the first of them.
     """
 
     task: str
@@ -138,6 +138,7 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
     count: int
     low: tuple[float, ...] = ()
     high: tuple[float, ...] = ()
+    gaps: tuple[int, ...] = ()
 
 
 class News(msgspec.Struct, frozen=True):

@@ -19,7 +19,7 @@ from starlette import responses, routing, types
 from oarlock.spec import bodies, errors
 from oarlock.web import routing as table
 from oarlock.web import settings
-from oarlock.web.access import admissions, cookies, origins, turns, visits
+from oarlock.web.access import admissions, cookies, multipart, origins, turns, visits
 from oarlock.web.pages import home, live
 from oarlock.web.pages.administration import login, server, sessions, users
 from oarlock.web.pages.cluster import cluster, pools, simulate, usage
@@ -252,7 +252,7 @@ class Pages:
             return await self._response(visit, table.Filled(template="reload.html"), None)
         if visit.method == "GET" and not script:
             return table.to("/login" + templating.query({"next": visit.address}))
-        if visit.headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
+        if visit.headers.get("content-type", "").startswith(("application/x-www-form-urlencoded", multipart.MEDIA)):
             kept = {"title": "Not logged in", "error": error, "form": await visit.form()}
             return await self._response(visit, table.Filled(template="again.html", facts=kept, status=401), None)
         return await self._failure(visit, error)

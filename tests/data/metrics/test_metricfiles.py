@@ -435,7 +435,11 @@ def test_times_come_back_to_the_microsecond(times: list[float]) -> None:
         assert before == after or abs(before - after) <= 1e-6 or (math.isnan(before) and math.isnan(after))
 
 
-@given(st.lists(st.floats(-10, 10) | st.just(math.nan), max_size=60), st.integers(1, 20), st.integers(1, 7))
+@given(
+    st.lists(st.floats(-10, 10) | st.sampled_from((math.nan, math.inf, 1.7e308)), max_size=60),
+    st.integers(1, 20),
+    st.integers(1, 7),
+)
 def test_thinning_has_a_plain_answer(values: list[float], points: int, size: int) -> None:
     """The oracle cuts a list into buckets."""
     thinner = thinning.Thinner(len(values), points)
@@ -445,6 +449,7 @@ def test_thinning_has_a_plain_answer(values: list[float], points: int, size: int
     found = thinner.series("worker-0", 0, "x")
     if len(values) <= points:
         assert [point.step for point in found.points] == list(range(len(values)))
+        assert found.gaps == (), "each point shows it"
         return
     edges = [number * len(values) // points for number in range(points + 1)]
     for (start, stop), point, low, high in zip(
@@ -453,6 +458,11 @@ def test_thinning_has_a_plain_answer(values: list[float], points: int, size: int
         known = [value for value in values[start:stop] if not math.isnan(value)] or [math.nan]
         assert point.step == stop - 1
         assert (low == min(known) and high == max(known)) or (math.isnan(low) and math.isnan(known[0]))
+    firsts = [
+        next((step for step in range(*edge) if not math.isfinite(values[step])), None)
+        for edge in itertools.pairwise(edges)
+    ]
+    assert found.gaps == tuple(step for step in firsts if step is not None)
 
 
 @pytest.mark.parametrize("compacted", [False, True])

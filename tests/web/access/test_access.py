@@ -28,7 +28,7 @@ def named(page: routing.Page) -> str:
 async def ask(rig: browsers.WebRig, page: routing.Page, job: jobs.Job, who: str, **more: str) -> int:
     """The status of a page for a user; streams are closed after their first bytes."""
     forms = {
-        "/jobs": {"action": "halt", "job": job.id},
+        "/jobs": {"action": "halt", "job": job.id, "sure": "yes"},
         "/jobs/{job}/set": {"priority": "60"},
         "/pools/edit": {"pool": "new"},
         "/simulate": {"workload": "small-first"},

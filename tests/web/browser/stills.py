@@ -58,6 +58,8 @@ FULL = {
 }
 ANSWERS: dict[str, tuple[str, dict[str, str], str]] = {
     "revoke": ("/users?user=ann", {}, "button[value=revoke]"),
+    "sure-halt": ("/jobs/runs", {}, "button:text-is('Halt')"),
+    "sure-resume": ("/jobs/rests", {}, "button:text-is('Resume')"),
     "sure-cancel": ("/jobs/runs", {}, "button:text-is('Cancel')"),
     "sure-remove": ("/jobs/fails", {}, "button:text-is('Remove')"),
     "refused-user": ("/users", {"input[name=user]": "Not a name"}, "button[value=add]"),

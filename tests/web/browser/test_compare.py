@@ -26,7 +26,7 @@ async def test_two_runs_side_by_side(shell: shells.Shell, browser: conftest.Watc
     await page.wait_for_selector("figure[data-name=loss] canvas")
     assert await page.evaluate(LINES) == 2
     label = await page.locator("figure[data-name=loss] .plot").get_attribute("aria-label")
-    assert label == "loss: 1200 points, marks: 0"
+    assert label == "loss: 1200 points"
 
     for norm in NORMS:
         await page.locator(norm).scroll_into_view_if_needed()

@@ -281,7 +281,7 @@ async def test_times_go_by_the_clock_of_the_server(chromium: Browser, still: dic
     )
     shown = """() => {
         const main = document.getElementById("content");
-        oarlockTimes.write(main);
+        oarlockTimes.settle(main);
         return [...main.querySelectorAll("[data-form]")].map((one) => one.textContent);
     }"""
     assert await page.evaluate(shown) == told
@@ -289,9 +289,9 @@ async def test_times_go_by_the_clock_of_the_server(chromium: Browser, still: dic
     assert await page.evaluate(shown) != told
     await page.evaluate(
         """() => {
-            const { write } = oarlockTimes;
-            oarlockTimes.write = (root) => {
-                write(root);
+            const { settle } = oarlockTimes;
+            oarlockTimes.settle = (root) => {
+                settle(root);
                 window.written = [...root.querySelectorAll("[data-form]")].map((one) => one.textContent);
             };
         }"""
@@ -320,6 +320,50 @@ async def test_a_page_asks_again_at_once_when_its_network_is_back(chromium: Brow
         async with page.expect_response("**/live"):
             await page.evaluate("dispatchEvent(new Event('online'))")
         await context.close()
+
+
+class Waited:
+    """The pauses of an open page, in the time of its clock, which goes on only while no request is under way."""
+
+    def __init__(self, page: Page) -> None:
+        self.page = page
+        self._under_way: set[object] = set()
+        page.on("request", lambda request: self._under_way.add(request))
+        page.on("requestfailed", lambda request: self._under_way.discard(request))
+        page.on("requestfinished", lambda request: self._under_way.discard(request))
+        page.on("response", lambda answer: self._under_way.discard(answer.request))  # a stream does not end
+
+    async def until(self, expression: str, most_ms: int, step_ms: int = 100) -> int:
+        waited_ms = 0
+        while not await self.page.evaluate(expression) and waited_ms < most_ms:
+            while self._under_way:
+                await self.page.wait_for_timeout(20)
+            await self.page.wait_for_timeout(20)  # for what follows the answer
+            await self.page.clock.run_for(step_ms)
+            waited_ms += step_ms
+        return waited_ms
+
+
+@pytest.mark.parametrize("path", ["/jobs/runs/metrics", "/compare?job=runs"])
+async def test_a_page_whose_server_was_long_away_is_live_again_after_pauses_of_5_s_at_most(
+    chromium: Browser, still: dict[str, stills.Still], path: str
+) -> None:
+    """The clock of the page alone is counted: how long the server takes to answer is not its matter."""
+    watched = await test_stills.opened(chromium, still["full"], moving=True)
+    page = await watched.context.new_page()
+    await page.clock.install()
+    async with page.expect_response("**/live"):
+        await page.goto(watched.url + path)
+    waited = Waited(page)
+    await page.clock.pause_at(await page.evaluate("Date.now() + 1000"))
+    await page.context.route("**/*", lambda route: route.abort())
+    await page.clock.run_for(41_000)  # the open stream falls silent
+    lost = "!document.getElementById('connection').hidden"
+    assert await waited.until(lost, 10_000) < 10_000
+    await waited.until("false", 300_000, 5000)
+    await page.context.unroute("**/*")
+    assert await waited.until(f"!({lost})", 10_000) <= 5000
+    await watched.context.close()
 
 
 async def test_a_stream_that_has_fallen_silent_is_opened_again(chromium: Browser, tmp_path: Path) -> None:

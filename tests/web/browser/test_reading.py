@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -94,6 +96,59 @@ async def test_times_go_on_in_the_words_of_the_server(chromium: Browser, still: 
         await page.wait_for_timeout(50)
     await watched.context.close()
     assert watched.faults == []
+
+
+async def test_times_of_day_are_those_of_the_browser(chromium: Browser, still: dict[str, stills.Still]) -> None:
+    """The server writes them in UTC, and says so to readers without scripts."""
+    watched = await test_stills.opened(chromium, still["full"], zone="Asia/Tokyo")
+    page = await watched.page("/cluster")
+    told = await page.evaluate("fetch(location.href).then((answer) => answer.text())")
+    assert "Times are UTC." in told
+    moments = [dt.datetime.fromisoformat(one) for one in re.findall(r'data-clock="([^"]+)"', told)]
+    since = [dt.datetime.fromisoformat(one + "Z") for one in re.findall(r"runs \(ann[^<]*since (\S+ \S+) UTC", told)]
+    assert since
+    ticks = await page.locator("[data-clock]").all_text_contents()
+    assert [one[-5:] for one in ticks] == [f"{at + dt.timedelta(hours=9):%H:%M}" for at in moments]
+    titles = [one for one in await page.locator("[data-clocks] title").all_text_contents() if "runs (ann" in one]
+    assert all(f"since {at + dt.timedelta(hours=9):%H:%M}" in one for at, one in zip(since, titles, strict=True))
+    assert not [one for one in await page.locator("[data-clocks]").all_text_contents() if "UTC" in one]
+    assert await page.locator("[data-zone]").inner_text() == "Times are those of Asia/Tokyo."
+
+    page = await watched.page("/jobs/fails/log?times=yes")
+    row = page.locator("#lines time").first
+    at = dt.datetime.fromisoformat(str(await row.get_attribute("datetime"))) + dt.timedelta(hours=9)
+    assert (await row.inner_text()).startswith(f"{at:%H:%M:%S}.")
+    await page.fill("input[name=since]", "2026-01-31T12:00")
+    await page.fill("input[name=until]", "10m")
+    await page.press("input[name=until]", "Enter")
+    await page.wait_for_url("**since=2026-01-31T12%3A00%2B09%3A00&until=10m**")
+    await watched.context.close()
+
+
+async def test_a_time_is_told_in_full_while_its_row_has_the_focus(
+    chromium: Browser, still: dict[str, stills.Still]
+) -> None:
+    watched = await test_stills.opened(chromium, still["full"])
+    page = await watched.page("/jobs")
+    first, other = (page.locator(f"tbody tr >> nth={number} >> time") for number in (0, 1))
+    before = await first.inner_text()
+    at = dt.datetime.fromisoformat(str(await first.get_attribute("datetime")))
+    await page.keyboard.press("j")
+    await conftest.until(page, f"document.querySelector('tbody time').textContent.includes('{at.year}')")
+    assert f"{at:%H:%M:%S}" in await first.inner_text()
+    assert await other.get_attribute("tabindex") is None, "its row has a link"
+    await page.keyboard.press("j")
+    await conftest.until(page, f"document.querySelector('tbody time').textContent === '{before}'")
+
+    page = await watched.page("/jobs/fails")
+    time = page.locator("section:has(#timeline) tbody time").first
+    await time.focus()
+    for key in ("Shift+Tab", "Tab"):  # the focus of the keyboard
+        await page.keyboard.press(key)
+    at = dt.datetime.fromisoformat(str(await time.get_attribute("datetime")))
+    while f"{at:%H:%M:%S}" not in await time.inner_text():
+        await page.wait_for_timeout(50)
+    await watched.context.close()
 
 
 async def test_a_job_prints_as_a_report(shell: shells.Shell, browser: conftest.Watched) -> None:

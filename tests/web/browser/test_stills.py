@@ -30,10 +30,12 @@ VARYING = (
 )
 
 
-async def opened(chromium: Browser, still: stills.Still, *, moving: bool = False) -> conftest.Watched:
+async def opened(
+    chromium: Browser, still: stills.Still, *, moving: bool = False, zone: str = "UTC"
+) -> conftest.Watched:
     """Open a context of the browser, whose clock stands still as the server's does, unless `moving`."""
     context = await chromium.new_context(
-        viewport={"width": 1280, "height": 800}, timezone_id="UTC", locale="en-GB", color_scheme="light"
+        viewport={"width": 1280, "height": 800}, timezone_id=zone, locale="en-GB", color_scheme="light"
     )
     if not moving:
         await context.clock.set_fixed_time(still.rig.clock.now)

@@ -46,6 +46,7 @@ place.with_suffix(".part").rename(place)
 time.sleep(240)
 """
 STARTS_MS = 600_000
+CHART = "figure[data-name=loss] .plot"
 SEEN = "[...document.querySelectorAll('#lines li:not(.open) code')].map((one) => one.textContent)"
 BORN = "performance.timeOrigin"
 CONNECTED = "document.getElementById('connection').hidden"
@@ -101,6 +102,9 @@ class Story:
         await page.wait_for_selector("figure[data-name=loss] canvas")
         await self.return_to("digits")
         await hand.press(page, page.locator("button:text-is('Halt')"))
+        await page.wait_for_selector("h1:text-is('Halt 1 job?')")
+        assert re.search("since the last checkpoint", await page.locator("td").first.inner_text()), "what may be lost"
+        await hand.press(page, page.locator("button.danger"))
         await page.wait_for_selector(".head .phase:has-text('HALTED')")
 
     async def bring_into_the_list(self, name: str) -> None:
@@ -149,9 +153,11 @@ class Story:
 
     async def the_server_is_killed(self) -> None:
         """Every page that follows events says so, comes back by itself, and shows what happens then."""
-        paths = ("/cluster", "/pools", f"/jobs/{self.digits}/metrics")
+        paths = ("/cluster", "/pools", f"/jobs/{self.digits}/metrics", f"/compare?job={self.digits}")
         others = [await self.browser.page(path) for path in paths]
-        pages = [self.home, self.listed, self.page, self.log, *others[:2]]
+        for one in others[2:]:
+            await one.wait_for_selector(f"{CHART}[aria-label]")
+        pages = [self.home, self.listed, self.page, self.log, *others]
         born = [await one.evaluate(BORN) for one in pages]
         self.browser.lost = True
         os.kill(self.shell.server_pid(), signal.SIGKILL)
@@ -165,6 +171,9 @@ class Story:
         self.back_s = time.monotonic() - ready
         last = int((await self.log.evaluate(SEEN))[-1].split()[-1])
         await self.log.wait_for_selector(f"#lines li:has-text('line {last + 10}')", state="attached")
+        for one in others[2:]:
+            label = await one.locator(CHART).get_attribute("aria-label")
+            await one.wait_for_selector(f'{CHART}:not([aria-label="{label}"])')  # it has more points
         assert [await one.evaluate(BORN) for one in pages] == born, "a page was loaded anew"
         for one in others:
             await one.close()

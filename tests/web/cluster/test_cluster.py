@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from typing import Any
 
@@ -39,11 +40,14 @@ async def test_each_device_tells_its_holder_and_the_bars_tell_the_rest(
     found = await page(rig, "/cluster")
     cells = re.findall(r"<title>(GPU [^<]*)</title>", found)
     assert len(cells) == 2
-    assert re.fullmatch(r"GPU 0: theirs \(bob, default\), since 22:23, until \d\d:\d\d at the latest", cells[0]), cells[
-        0
-    ]
+    assert re.fullmatch(
+        r"GPU 0: theirs \(bob, default\), since 2023-11-14 22:23 UTC, until \S+ \S+ UTC at the latest", cells[0]
+    ), cells[0]
     assert cells[1] == "GPU 1: idle"
-    assert any(re.fullmatch(r"before \(ann, default\), since 22:13, until 22:23", one) for one in titles(found, "held"))
+    assert any(
+        re.fullmatch(r"before \(ann, default\), since 2023-11-14 22:13 UTC, until 2023-11-14 22:23 UTC", one)
+        for one in titles(found, "held")
+    )
     assert any(one.startswith("theirs") for one in titles(found, "forecast"))
     table = found[found.index('id="jobs"') :]
     assert "next</a>" in table, "the reader's own job is a link"
@@ -93,6 +97,46 @@ async def test_a_thousand_nodes_are_grouped_and_no_node_is_left_out_in_silence(r
     named = await page(rig, "/cluster?group=none&node=n99")
     assert named.count('<svg class="gantt"') == 11, "n99, n990 to n999"
     assert "No node has this name" in await page(rig, "/cluster?node=nowhere")
+
+
+NODE_LINK = r'<th scope="row"><a href="/cluster[^"]*#node">([^<]*)</a>'
+
+
+@pytest.mark.parametrize("group", ["none", "type"])
+async def test_all_nodes_of_a_large_group_are_reached_by_links(rig: browsers.WebRig, group: str) -> None:
+    await rig.store.write(
+        lambda tx: [
+            tx.put_node(nodes.Node(name=f"n{number:03d}", capacity=holdings.Resources(1000))) for number in range(1000)
+        ]
+    )
+    async with rig.browser("ann") as browser:
+        found, seen = (await browser.get(f"/cluster?group={group}")).text, set[str]()
+        for number in range(6):
+            names = re.findall(NODE_LINK, found)
+            assert 1 <= len(names) <= 200
+            assert not seen.intersection(names)
+            seen |= set(names)
+            link = re.search(r'rel="next" href="([^"]*)"', found)
+            assert (link is None) == (len(seen) == 1001), f"after {len(seen)} nodes, on page {number + 1}"
+            found = found if link is None else (await browser.get(html.unescape(link[1]))).text
+        assert len(seen) == 1001
+        (back,) = re.findall(r'rel="prev" href="([^"]*)"', found)
+        assert "n799" in re.findall(NODE_LINK, (await browser.get(html.unescape(back))).text)
+        for first in ("0", "99999", "-1", "x", "9" * 30, "²"):
+            told = (await browser.get(f"/cluster?group=none&in=all+nodes&first={first}")).text
+            assert re.findall(NODE_LINK, told), first
+
+
+async def test_nodes_are_grouped_by_the_pools_of_the_jobs_on_them(
+    rig: browsers.WebRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.take_time(monkeypatch)
+    await rig.store.write(lambda tx: tx.put_node(nodes.Node(name="rests", capacity=holdings.Resources(1000))))
+    await test_outlook.fill(rig, "theirs", 1, "bob", timeout="1h", roles={"worker": {"gpus": 1}})
+    rig.clock.now += 60
+    found = browsers.text(await page(rig, "/cluster?group=pool"))
+    assert re.search(r"default: 1 node,", found)
+    assert re.search(r"no jobs: 1 node,", found)
 
 
 WINDOW = clustermap.Window(0.0, 100.0, 150.0)

@@ -21,6 +21,7 @@ from oarlock.spec import phases
 from oarlock.spec.input import validation
 from oarlock.spec.simulator import recordings
 from oarlock.spec.simulator import simulations as nouns
+from oarlock.web.access import multipart
 from oarlock.web.drawing import simulated
 from oarlock.web.pages.cluster import simulate
 
@@ -63,7 +64,7 @@ async def test_a_simulation_is_a_plain_job_of_the_lowest_priority(rig: browsers.
 @pytest.mark.parametrize("faults", ["abc", "[1]", "3"])
 async def test_faults_that_are_not_a_mapping_are_refused_at_their_field(rig: browsers.WebRig, faults: str) -> None:
     text = f"faults: {faults}\njobs: []\n"
-    answer = await send(rig, workload=simulate.PASTED, text=text, node_mtbf_s="3d")
+    answer = await send(rig, workload=simulate.YOURS, text=text, node_mtbf_s="3d")
     assert answer.status_code == 422
     assert "faults: the faults are not a mapping" in browsers.text(answer.text)
     assert text in answer.text, "the typed text is kept"
@@ -107,10 +108,81 @@ async def test_recorded_jobs_and_pasted_tables_are_workloads(rig: browsers.WebRi
     _, files = await made(rig, await send(rig, workload=simulate.OWN))
     assert [one["lasts"] for one in validation.fields(files["scenario.yaml"])["jobs"]] == [90]
     text = "timestamp,duration,num_gpus\n0,100,1\n"
-    pasted, files = await made(rig, await send(rig, who="bob", workload=simulate.PASTED, text=text))
+    pasted, files = await made(rig, await send(rig, who="bob", workload=simulate.YOURS, text=text))
     assert files["workload.csv"] == text
     assert validation.fields(files["scenario.yaml"])["recorded"] == {"file": "workload.csv"}
     assert pasted.owner == "bob"
+
+
+def sent(boundary: str = "x", **fields: str | tuple[str, bytes]) -> tuple[bytes, dict[str, str]]:
+    """A form as a browser without scripts sends it; a pair is a file's name and content."""
+    body = b""
+    for name, value in fields.items():
+        file, content = (f'; filename="{value[0]}"', value[1]) if isinstance(value, tuple) else ("", value.encode())
+        body += (
+            f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"{file}\r\n\r\n'.encode() + content + b"\r\n"
+        )
+    media = f"multipart/form-data; boundary={boundary}"
+    return body + f"--{boundary}--\r\n".encode(), {**browsers.OURS, "Content-Type": media}
+
+
+async def test_a_file_is_a_workload_without_scripts(rig: browsers.WebRig) -> None:
+    text = "timestamp,duration,num_gpus\r\n0,100,1\n"
+    file, none = ("jobs.csv", text.encode()), ("", b"")
+    async with rig.browser("ann") as browser:
+        body, headers = sent(workload="small-first", policy="fifo", text="other", file=file)
+        answer = await browser.post("/simulate", content=body, headers=headers)
+        _, files = await made(rig, answer)
+        assert files["workload.csv"] == text.replace("\r\n", "\n")
+    async with rig.browser("bob") as browser:
+        body, headers = sent(workload="small-first", policy="fifo", text="", file=none)
+        _, files = await made(rig, await browser.post("/simulate", content=body, headers=headers))
+        assert validation.fields(files["scenario.yaml"])["jobs"] == validation.fields(SMALL)["jobs"], (
+            "no file, no change"
+        )
+    async with rig.browser("root") as browser:
+        body, headers = sent(workload="small-first", nodes="9x9", file=("bad.yaml", b"jobs: ["))
+        refused = await browser.post("/simulate", content=body, headers=headers)
+        assert refused.status_code == 422
+        assert "not valid YAML" in browsers.text(refused.text)
+        assert "jobs: [</textarea>" in refused.text, "the file's text comes back"
+        body, headers = sent(workload="small-first", file=("bad.yaml", b"a: " + b"[" * (simulate.MOST_KEPT + 1)))
+        refused = await browser.post("/simulate", content=body, headers=headers)
+        assert "choose it again" in browsers.text(refused.text)
+        assert len(refused.content) < 100_000
+        for content, status, said in (
+            (b"\xff\xfe", 422, "notes.txt is not text: the byte at 0 is not UTF-8."),
+            (b"x" * (simulate.MOST_BYTES + 1), 413, "The form is too large."),
+        ):
+            body, headers = sent(workload="small-first", file=("notes.txt", content))
+            answer = await browser.post("/simulate", content=body, headers=headers)
+            assert (answer.status_code, said in browsers.text(answer.text)) == (status, True)
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        b"",
+        b"--x",
+        b"--x\r\n\r\n\r\n--x--",
+        b'--x\r\nContent-Disposition: form-data; name="a"\r\n\r\nb',
+        b"--y--",
+        b"\r\n--x" * 3000 + b"--",
+    ],
+)
+async def test_a_form_that_is_not_whole_is_refused(rig: browsers.WebRig, damaged: bytes) -> None:
+    async with rig.browser("ann") as browser:
+        answer = await browser.post("/simulate", content=damaged, headers=sent()[1])
+        assert (answer.status_code, "Send it again." in answer.text) == (422, True)
+
+
+def test_the_fields_of_a_form_with_signs_and_several_values() -> None:
+    body, headers = sent(a="one\r\ntwo", b="ü --x", c="")
+    body = body.replace(b'name="c"', b'name="a"')
+    assert multipart.fields(body, headers["Content-Type"]) == {"a": ["one\r\ntwo", ""], "b": ["ü --x"]}
+    assert multipart.fields(body, 'multipart/form-data; boundary="x"') == multipart.fields(
+        body, headers["Content-Type"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -119,9 +191,9 @@ async def test_recorded_jobs_and_pasted_tables_are_workloads(rig: browsers.WebRi
         ({"workload": "none"}, "no such workload"),
         ({"workload": "small-first", "seed": "x"}, "not a seed"),
         ({"workload": "small-first", "policy": "<b>"}, "there is no policy"),
-        ({"workload": simulate.PASTED, "text": "jobs: ["}, "not valid YAML"),
-        ({"workload": simulate.PASTED, "text": "recorded: {file: /etc/passwd}"}, "cannot name files"),
-        ({"workload": simulate.PASTED, "text": ""}, "the text is empty"),
+        ({"workload": simulate.YOURS, "text": "jobs: ["}, "not valid YAML"),
+        ({"workload": simulate.YOURS, "text": "recorded: {file: /etc/passwd}"}, "cannot name files"),
+        ({"workload": simulate.YOURS, "text": ""}, "the text is empty"),
     ],
 )
 async def test_a_refusal_keeps_the_form(rig: browsers.WebRig, form: dict[str, str], said: str) -> None:
@@ -156,6 +228,7 @@ async def test_the_results_are_drawn(rig: browsers.WebRig, tmp_path: Path) -> No
     assert page.count("<polyline") == 2 + 2 * 2
     assert page.count("<svg") == 1 + 2 * 2
     assert "8 devices" in text
+    assert page.count("a table follows") == page.count("as a table</summary>") == 1 + 2 * 2
 
 
 def test_the_numbers_are_those_of_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -167,6 +240,28 @@ def test_the_numbers_are_those_of_the_command_line(tmp_path: Path, capsys: pytes
     for one in (*found, *expected):
         del one["measured"]
     assert found == expected
+
+
+def test_the_tables_have_the_numbers_of_the_pictures() -> None:
+    bars = (recordings.Bar(0, 7, 0.0, 60.0, 10.0, 60.0), recordings.Bar(5, 8, 0.0, 120.0, 120.0, 0.0))
+    one = recordings.Curves(
+        run="fifo", devices=2, over=120.0, completion=((60.0, 0.5), (120.0, 1.0)), held=((0.0, 2.0), (60.0, 1.0)),
+        useful=((10.0, 1.0), (60.0, 0.0)), rows=("n1, device 0",), bars=bars * 60, hidden_bars=3,
+    )  # fmt: skip
+    early = msgspec.structs.replace(one, completion=((30.0, 0.3),))
+    drawn = simulated.pictures([one, early])
+    assert dict(drawn.shares) == {
+        0.1: (60.0, 30.0), 0.25: (60.0, 30.0), 0.5: (60.0, None), 0.75: (120.0, None), 0.9: (120.0, None),
+        0.99: (120.0, None), 1.0: (120.0, None),
+    }  # fmt: skip
+    run = drawn.runs[0]
+    told = {round(moment.at): (moment.held, moment.useful) for moment in run.moments}
+    assert [told[at] for at in (0, 10, 50, 60, 120)] == [(2, 0), (2, 1), (2, 1), (1, 0), (1, 0)]
+    assert run.stays[:2] == (
+        simulated.Stay("n1, device 0", 7, 0.0, 60.0, 50.0),
+        simulated.Stay("row 5", 8, 0.0, 120.0, 0.0),
+    )
+    assert (len(run.stays), run.hidden_stays) == (100, 23)
 
 
 def test_the_curves_are_bounded() -> None:
@@ -186,6 +281,8 @@ def test_a_file_that_a_job_has_made_up_is_drawn_within_bounds() -> None:
     assert sum(len(run.pale) for run in drawn.runs) <= simulated.MOST_BARS
     assert all(run.height <= simulated.ROW * simulated.MOST_ROWS for run in drawn.runs)
     assert all(len(line.path.split()) <= 2 * simulated.MOST_POINTS for line in drawn.completion)
+    told = [value for run in drawn.runs for one in run.stays for value in (one.begin, one.end, one.useful_s)]
+    assert max(told) <= simulated.LONGEST_S, "as words they are short"
     assert simulated.pictures([]).runs == ()
 
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import threading
 from collections import defaultdict
 from typing import Any
 
+import hypothesis
+import msgspec
 import pytest
+from hypothesis import strategies as st
 from tests.web import browsers
 
 from oarlock.client import answers
@@ -60,6 +64,31 @@ def test_the_mean_of_ranks(
     assert (found.steps, found.values, found.low, found.high) == (steps, values, low, high)
     assert found.at == [10.0 * step for step in steps]
     assert found.count == sum(map(len, ranks))
+
+
+def test_steps_without_a_number_are_kept_of_all_ranks_also_those_that_a_point_stands_for() -> None:
+    first = msgspec.structs.replace(series("worker-0", (10, 0.0), (20, math.nan)), gaps=(7,))
+    second = series("worker-1", (10, 0.0), (30, None))
+    assert curves.columns(first).gaps == [7, 20]
+    assert curves.together([first, second]).gaps == [7, 20, 30]
+
+
+@hypothesis.given(
+    st.lists(st.tuples(st.integers(0, 50), st.floats(-10, 10) | st.none()), max_size=20),
+    st.sampled_from((0.01, 3.0, 1e9)),
+)
+def test_a_smoothed_curve_is_a_weighted_mean(told: list[tuple[int, float | None]], window: float) -> None:
+    """The oracle adds up all weights anew for each step."""
+    line = curves.columns(series("worker-0", *sorted(told, key=lambda one: one[0])))
+    found = curves.smoothed(line, window)
+    for place, (step, value) in enumerate(zip(line.steps, line.values, strict=True)):
+        if value is None:
+            assert found[place] is None
+            continue
+        known = [(s, v) for s, v in zip(line.steps[: place + 1], line.values, strict=False) if v is not None]
+        weights = [math.exp(-(step - before) / window) for before, _ in known]
+        mean = sum(weight * v for weight, (_, v) in zip(weights, known, strict=True)) / sum(weights)
+        assert found[place] == pytest.approx(mean, abs=1e-9)
 
 
 def test_the_epoch_of_each_step() -> None:

@@ -115,7 +115,7 @@ async def test_a_rank_has_its_log_its_stacks_and_its_exit_record(rig: browsers.W
 async def test_decisions_of_one_kind(rig: browsers.WebRig) -> None:
     job = await rig.launch(await rig.submit("ann", name="train"))
     async with rig.browser("ann") as browser:
-        await browser.post("/jobs", data={"action": "halt", "job": job.id}, headers=browsers.OURS)
+        await browser.post("/jobs", data={"action": "halt", "job": job.id, "sure": "yes"}, headers=browsers.OURS)
         page = (await browser.get(f"/jobs/{job.id}?sections=decisions")).text
         links = [one for one in browsers.links(page) if "decision=" in one]
         assert len(links) >= 2, "each kind with its number"

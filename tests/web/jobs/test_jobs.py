@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 import msgspec
+import pytest
 from tests.api.jobs import test_outlook
 from tests.web import browsers
 
@@ -139,6 +140,15 @@ def test_the_question_says_what_is_lost_and_what_becomes_free() -> None:
     ]
     for told, checkpoint, words in losses:
         assert listed.lost_by("cancel", job(reading=told), checkpoint) == words
+    lost = "steps since the last checkpoint, if it saves none when it is told to stop;"
+    others = [
+        ("halt", None, f"1,500 {lost} it has no checkpoint yet."),
+        ("halt", 700, f"800 {lost} its checkpoint of step 700 stays."),
+        ("resume", None, "It has no checkpoint: it starts again from its first step."),
+        ("resume", 700, "Nothing: it goes on from its checkpoint of step 700."),
+    ]
+    for action, checkpoint, words in others:
+        assert listed.lost_by(action, job(reading=reading), checkpoint) == words
     two = (summaries.Place("n1", (0, 3)), summaries.Place("n2", (1,)))
     many = tuple(summaries.Place(f"n{number}", (0,)) for number in range(64))
     freed = [
@@ -152,8 +162,40 @@ def test_the_question_says_what_is_lost_and_what_becomes_free() -> None:
         assert listed.freed_by(one) == words
 
 
-async def test_the_page_asks_before_a_job_is_canceled(rig: browsers.WebRig) -> None:
+@pytest.mark.parametrize("action", ["cancel", "halt"])
+async def test_the_page_asks_before_a_job_is_stopped(rig: browsers.WebRig, action: str) -> None:
     job = await test_outlook.fill(rig, "mine", 2)
     async with rig.browser("ann") as browser:
-        asked = await browser.post("/jobs", data={"action": "cancel", "job": job.id}, headers=browsers.OURS)
-    assert "2 GPUs: here (0, 1)." in browsers.text(asked.text)
+        asked = await browser.post("/jobs", data={"action": action, "job": job.id}, headers=browsers.OURS)
+        assert "2 GPUs: here (0, 1)." in browsers.text(asked.text)
+        assert (await rig.job(job.id)).intent is intents.Intent.RUN, "nothing has happened"
+        told = {"action": action, "job": job.id, "sure": "yes"}
+        assert (await browser.post("/jobs", data=told, headers=browsers.OURS)).status_code == 303
+    assert (await rig.job(job.id)).intent is not intents.Intent.RUN
+
+
+async def test_the_page_asks_before_a_job_starts_again_from_its_first_step(
+    rig: browsers.WebRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job with a checkpoint goes on from there, and one that has never run loses nothing: both resume at once."""
+    ran = await rig.launch(await rig.submit("ann", name="ran"))
+    never = await rig.submit("ann", name="never")
+    for one in (ran, never):
+        await rig.happen(one.id, events.Intended(intent=intents.Intent.HALT, by="ann"))
+    await rig.end(ran.id, code=143)
+    async with rig.browser("ann") as browser:
+
+        async def resumed(job: str) -> int:
+            answer = await browser.post("/jobs", data={"action": "resume", "job": job}, headers=browsers.OURS)
+            assert ("starts again from its first step" in answer.text) == (answer.status_code == 200)
+            return answer.status_code
+
+        assert await resumed(never.id) == 303
+        assert await resumed(ran.id) == 200
+        assert (await rig.job(ran.id)).phase is phases.Phase.HALTED
+
+        async def checkpoint(visit: object, job: str) -> int:
+            return 7
+
+        monkeypatch.setattr(listed, "_last_step", checkpoint)
+        assert await resumed(ran.id) == 303

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
+import time
 from typing import Any
 
 import pytest
@@ -371,3 +372,24 @@ async def test_without_re2_the_page_says_how_to_install_it(
         refused = browsers.text((await browser.get("/jobs/mine/log?q=Loss&regex=yes")).text)
     assert "searches for plain text only" in refused
     assert "[regex]'" in refused
+
+
+async def test_a_date_without_a_zone_is_utc_wherever_the_server_runs(
+    rig: browsers.WebRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Readers of one address see the same lines. The page's script names the browser's zone in what is typed."""
+    job = await rig.launch(await rig.submit("ann", name="speaks"))
+    noon = 1_769_860_800.0  # 2026-01-31 12:00 UTC
+    await rig.logs.append(rigs.key_of(job), "stdout.0", 0, b"before noon\n", at=noon - 60)
+    await rig.logs.append(rigs.key_of(job), "stdout.0", 12, b"after noon\n", at=noon + 60)
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    try:
+        async with rig.browser("ann") as browser:
+            for since in ("2026-01-31T12:00", "2026-01-31T21:00+09:00", "2026-01-31T12:00Z"):
+                page = (await browser.get(f"/jobs/{job.id}/log", params={"since": since})).text
+                assert "after noon" in page, since
+                assert "before noon" not in page, since
+    finally:
+        monkeypatch.undo()
+        time.tzset()

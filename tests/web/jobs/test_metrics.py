@@ -11,7 +11,7 @@ import pytest
 from tests.web import browsers
 
 from oarlock.data import storage
-from oarlock.spec import jobs
+from oarlock.spec import events, holdings, jobs
 
 NAMES = ["loss", *(f"layer/{number:04d}/<b>norm" for number in range(999))]
 
@@ -20,7 +20,7 @@ async def measured(rig: browsers.WebRig, monkeypatch: pytest.MonkeyPatch, names:
     job = await rig.launch(await rig.submit("ann", name="train"))
 
     async def series(job_id: str, wanted: list[str] | None = None, **asked: Any) -> list[storage.Series]:
-        first, last = asked["steps"]
+        first, last = asked.get("steps", (0, 9))
         values = [float("nan") if step == 3 else float(step) for step in range(max(first, 0), min(last, 9) + 1)]
         points = tuple(storage.Point(step, 100.0 + step, value) for step, value in enumerate(values, max(first, 0)))
         return [
@@ -42,10 +42,10 @@ async def test_a_thousand_names_are_one_page_and_no_number_is_read(
     rig.metrics.series = None  # type: ignore[assignment]
     async with rig.browser("ann") as browser:
         page = (await browser.get(f"/jobs/{job.id}/metrics")).text
-        assert browsers.elements(page)["figure data-name data-query"] == 1000
+        assert browsers.elements(page)["figure data-kept data-name data-query id"] == 1000
         assert "1000 of 1,000 metrics" in browsers.text(page).replace("1,000 of", "1000 of")
         page = (await browser.get(f"/jobs/{job.id}/metrics", params={"q": "0007"})).text
-        assert browsers.elements(page)["figure data-name data-query"] == 1
+        assert browsers.elements(page)["figure data-kept data-name data-query id"] == 1
 
 
 async def test_a_name_s_link_leads_to_its_chart_and_its_table(
@@ -79,7 +79,7 @@ async def test_the_numbers_of_a_part_of_the_steps(rig: browsers.WebRig, monkeypa
         expected = {"label": "worker-0", "count": 90, "steps": [2, 3, 4], "at": [102.0, 103.0, 104.0]}
         (line,) = told["series"]
         assert {**line, **expected, "values": [2.0, None, 4.0], "low": [], "high": []} == line
-        assert (len(line["starts"]), told["live"]) == (1, True)
+        assert (len(line["starts"]), line["resized"], line["gaps"], line["smooth"]) == (1, [], [3], [])
         assert (await browser.get(path)).json()["series"] == []
 
 
@@ -91,9 +91,19 @@ async def test_a_job_without_metrics_says_how_to_report_some(
         assert "session.log" in (await browser.get(f"/jobs/{job.id}/metrics")).text
 
 
-@pytest.mark.parametrize(("ranks", "look", "lines"), [(8, "", 8), (8, "range", 1), (9, "", 1)])
-async def test_many_ranks_are_one_line(
-    rig: browsers.WebRig, monkeypatch: pytest.MonkeyPatch, ranks: int, look: str, lines: int
+MANY = [
+    (8, "", 8, 0),
+    (8, "range", 1, 0),
+    (9, "", 1, 0),
+    (9, "lines", 9, 0),
+    (64, "lines", 64, 0),
+    (70, "lines", 64, 6),
+]
+
+
+@pytest.mark.parametrize(("ranks", "look", "lines", "left_out"), MANY)
+async def test_many_ranks_are_one_line_unless_their_lines_are_asked_for(
+    rig: browsers.WebRig, monkeypatch: pytest.MonkeyPatch, ranks: int, look: str, lines: int, left_out: int
 ) -> None:
     job = await measured(rig, monkeypatch, ["loss"])
 
@@ -106,5 +116,43 @@ async def test_many_ranks_are_one_line(
     monkeypatch.setattr(rig.metrics, "series", series)
     async with rig.browser("ann") as browser:
         told = (await browser.get(f"/jobs/{job.id}/metrics/numbers", params={"name": "loss", "ranks": look})).json()
-        assert len(told["series"]) == lines
-        assert sum(one["count"] for one in told["series"]) == ranks
+        assert (len(told["series"]), told["left_out"]) == (lines, left_out)
+        assert sum(one["count"] for one in told["series"]) == ranks - left_out
+        page = (await browser.get(f"/jobs/{job.id}/metrics", params={"name": "loss", "ranks": look})).text
+        assert page.count("<polyline") == lines, "the same without JavaScript"
+
+
+async def test_the_times_at_which_an_attempt_got_other_workers(
+    rig: browsers.WebRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = await rig.launch(await rig.submit_elastic(name="grows"))
+    still = await measured(rig, monkeypatch, ["loss"])
+    rig.clock.now += 7
+    await rig.happen(job.id, events.Reshaped(attempt=1, round=1, held=holdings.Resources(2000, 0, 0)))
+    async with rig.browser("ann") as browser:
+        for path, resized in (
+            (f"/jobs/{job.id}/metrics/numbers?", [rig.clock.now]),
+            (f"/compare/numbers?job={job.id}&", [rig.clock.now]),
+        ):
+            told = (await browser.get(f"{path}name=loss&first=0&last=9")).json()
+            assert [one["resized"] for one in told["series"]] == [resized]
+        told = (await browser.get(f"/jobs/{still.id}/metrics/numbers?name=loss&first=0&last=9")).json()
+        assert told["series"][0]["resized"] == []
+
+
+@pytest.mark.parametrize("asked", ["", "0", "-1", "nan", "inf", "many", "1e99"])
+async def test_a_curve_is_smooth_only_where_a_length_is_given(
+    rig: browsers.WebRig, monkeypatch: pytest.MonkeyPatch, asked: str
+) -> None:
+    job = await measured(rig, monkeypatch, ["loss"])
+    async with rig.browser("ann") as browser:
+        for path in (f"/jobs/{job.id}/metrics/numbers?", f"/compare/numbers?job={job.id}&"):
+            where = f"{path}name=loss&first=0&last=9"
+            (raw,) = (await browser.get(f"{where}&smooth={asked}")).json()["series"]
+            (line,) = (await browser.get(f"{where}&smooth=2")).json()["series"]
+            assert raw["smooth"] == []
+            assert line["values"] == raw["values"], "the raw line stays"
+            assert [one is None for one in line["smooth"]] == [one is None for one in line["values"]]
+        page = (await browser.get(f"/jobs/{job.id}/metrics", params={"name": "loss", "smooth": "2"})).text
+        assert page.count(' raw"') == page.count("<polyline") / 2 == 2, "the raw line is paler"
+        assert page.count(' gap"') == 1

@@ -15,7 +15,7 @@ from starlette import types
 
 from oarlock.spec import bodies, errors
 from oarlock.spec.access import users
-from oarlock.web.access import admissions, calls, cookies, transport, turns
+from oarlock.web.access import admissions, calls, cookies, multipart, transport, turns
 from oarlock.web.updates import feeds, openpages
 
 T = TypeVar("T")
@@ -130,11 +130,12 @@ class Visit:
         """Return the path with its query: the permanent link to this page."""
         return f"{self.path}?{urlencode(self.query, doseq=True)}" if self.query else self.path
 
-    async def form(self) -> dict[str, list[str]]:
-        """Return the fields of a posted form. Raises TooLarge."""
+    async def form(self, limit_bytes: int = FORM_LIMIT_BYTES) -> dict[str, list[str]]:
+        """Return the fields of a posted form, with the text of its files. Raises TooLarge, and InvalidInput."""
         if self._form is None:
-            chunks = [chunk async for chunk in self.chunks(FORM_LIMIT_BYTES)]
-            self._form = _decoded(b"".join(chunks))
+            body = b"".join([chunk async for chunk in self.chunks(limit_bytes)])
+            media = self.headers.get("content-type", "")
+            self._form = multipart.fields(body, media) if media.startswith(multipart.MEDIA) else _decoded(body)
         return self._form
 
     async def chunks(self, limit_bytes: int) -> AsyncIterator[bytes]:

@@ -19,7 +19,11 @@ WIDTH, HEIGHT = 320, 120
 
 
 class Line(msgspec.Struct, frozen=True):
-    """A series. `paths` are polylines, broken where a value is not finite; `band` is a polygon, or empty."""
+    """A series. `paths` are polylines, broken where a value is not finite; `band` is a polygon, or empty.
+
+    `smooth` are the polylines of the smoothed line, where one was asked for; `gaps` are the places of the steps whose
+    value is not finite.
+    """
 
     label: str
     paths: tuple[str, ...]
@@ -27,6 +31,8 @@ class Line(msgspec.Struct, frozen=True):
     colour: int
     dash: int
     last: str
+    smooth: tuple[str, ...] = ()
+    gaps: tuple[str, ...] = ()
 
 
 class Chart(msgspec.Struct, frozen=True):
@@ -94,7 +100,9 @@ def _line(one: curves.Columns, across: Scale, up: Scale, *, alone: bool) -> Line
     told = [value for value in one.values if value is not None]
     return Line(
         label=one.label,
-        paths=tuple(_runs(one, across, up)),
+        paths=tuple(_runs(one.steps, one.values, across, up)),
+        smooth=tuple(_runs(one.steps, one.smooth, across, up)) if one.smooth else (),
+        gaps=tuple(f"{across.at(step):.1f}" for step in one.gaps),
         band=_band(one, across, up) if alone else "",
         colour=one.colour,
         dash=one.dash,
@@ -102,9 +110,9 @@ def _line(one: curves.Columns, across: Scale, up: Scale, *, alone: bool) -> Line
     )
 
 
-def _runs(one: curves.Columns, across: Scale, up: Scale) -> Iterator[str]:
+def _runs(steps: Sequence[int], values: Sequence[float | None], across: Scale, up: Scale) -> Iterator[str]:
     run: list[str] = []
-    for step, value in zip(one.steps, one.values, strict=True):
+    for step, value in zip(steps, values, strict=True):
         if not _finite(value):
             if run:
                 yield " ".join(run)

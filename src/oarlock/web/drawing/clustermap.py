@@ -112,6 +112,10 @@ class Map:
             height=lanes.height,
         )
 
+    def pools(self, node: nodes.Node) -> list[str]:
+        """Return the pools of the jobs that hold this node now."""
+        return sorted({one.pool for one, _ in self._holders(node)})
+
     def colour(self, one: bodies.Tenant, phase: str = "") -> str:
         """Return the class of the job's colour. A job whose id is hidden has the colour of its name."""
         if self._by == "phase":

@@ -18,8 +18,10 @@ from oarlock.client import answers
 class Columns(msgspec.Struct, frozen=True):
     """A line. `low` and `high` are empty where no points were left out.
 
-    `starts` are the times at which the attempts of its job began. `epochs` has the epoch of each step, where the job
-    reports one. `colour` and `dash` are the look of the line.
+    `gaps` are steps whose value is not finite: all of them, or the first one of those that a point stands for.
+    `starts` are the times at which the attempts of its job began, and `resized` those at which an attempt got another
+    number of workers. `epochs` has the epoch of each step, where the job reports one. `smooth` is the smoothed line,
+    where one was asked for. `colour` and `dash` are the look of the line.
     """
 
     label: str
@@ -29,7 +31,10 @@ class Columns(msgspec.Struct, frozen=True):
     values: list[float | None]
     low: list[float | None]
     high: list[float | None]
+    gaps: list[int] = []
     starts: list[float] = []
+    resized: list[float] = []
+    smooth: list[float | None] = []
     epochs: list[float | None] = []
     colour: int = 0
     dash: int = 0
@@ -44,7 +49,30 @@ def columns(one: answers.Series) -> Columns:
         [point.value for point in one.points],
         list(one.low),
         list(one.high),
+        _gaps([one]),
     )
+
+
+def _gaps(found: Sequence[answers.Series]) -> list[int]:
+    shown = {point.step for one in found for point in one.points if not _finite(point.value)}
+    return sorted(shown.union(*(one.gaps for one in found)))
+
+
+def smoothed(one: Columns, window: float) -> list[float | None]:
+    """Return the mean of the values up to each step, weighted by e^(-distance / window); distances are in steps.
+
+    The weights add up to one, also at the beginning. A value that is not finite is left out, and has no mean.
+    """
+    found: list[float | None] = []
+    total = weight = 0.0
+    before = one.steps[0] if one.steps else 0
+    for step, value in zip(one.steps, one.values, strict=True):
+        fading = math.exp(-max(0, step - before) / window)
+        total, weight, before = total * fading, weight * fading, step
+        if _finite(value):
+            total, weight = total + value, weight + 1.0
+        found.append(total / weight if _finite(value) else None)
+    return found
 
 
 def label(one: answers.Series) -> str:
@@ -71,7 +99,8 @@ def together(found: Sequence[answers.Series]) -> Columns:
         low.append(min((value for _, value, _ in told if _finite(value)), default=None))
         high.append(max((value for _, _, value in told if _finite(value)), default=None))
     times = [next(one.time(step) for one in (longest, *ranks) if one.spans(step)) for step in steps]
-    return Columns(f"mean of {len(ranks)}", sum(one.count for one in found), steps, times, values, low, high)
+    count = sum(one.count for one in found)
+    return Columns(f"mean of {len(ranks)}", count, steps, times, values, low, high, _gaps(found))
 
 
 def along(told: answers.Series | None, steps: Sequence[int]) -> list[float | None]:

@@ -71,7 +71,7 @@ def draw(job: jobs.Job, found: Sequence[events.Record], now: float) -> Timeline 
             number=attempt.number,
             y=place * ROW,
             parts=tuple(_parts(job, attempt, begin, end, scale)),
-            marks=tuple(_marks(attempt, found, begin, end, scale))[-MOST_MARKS:],
+            marks=tuple(_marks(_between(job, place, found, end), begin, scale))[-MOST_MARKS:],
         )
         for place, attempt in enumerate(job.attempts)
     )
@@ -111,13 +111,16 @@ def _stretch(at: float, stop: float, phase: str, begin: float, scale: float) -> 
     return Stretch((at - begin) * scale, max(1.0, (stop - at) * scale), marks.PHASES[phase].colour, phase)
 
 
-def _marks(
-    attempt: attempts.Attempt, found: Sequence[events.Record], begin: float, end: float, scale: float
-) -> Iterator[Mark]:
-    until = attempt.ended_at or end
+def _between(job: jobs.Job, place: int, found: Sequence[events.Record], end: float) -> list[events.Record]:
+    """Return the events from an attempt's start to that of the next one: a job is resumed while no attempt runs."""
+    begin = job.attempts[place].started_at
+    last = place + 1 == len(job.attempts)
+    until = math.inf if last else job.attempts[place + 1].started_at
+    return [one for one in found if begin <= one.at < until and one.at <= end]
+
+
+def _marks(found: Sequence[events.Record], begin: float, scale: float) -> Iterator[Mark]:
     for record in found:
-        if not attempt.started_at <= record.at <= until:
-            continue
         if record.kind == "intended":
             glyph, word = INTENTS.get(str(record.data.get("intent")), ("·", "intent"))
         elif record.kind in MARKS:

@@ -9,7 +9,10 @@ import msgspec
 
 FOLDER = Path(__file__).parents[1] / "static"
 TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
-TOGETHER = {"frame.js": ("patching.js", "times.js", "keys.js", "reading.js", "live.js")}
+TOGETHER = {
+    "frame.js": ("patching.js", "times.js", "keys.js", "reading.js", "live.js"),
+    "plots.js": ("plotting.js", "metrics.js"),
+}
 """Files that a page loads as one: each request costs a first visit time, of the browser and of the server.
 
 An error in a file stops all that follow it, so the one that does the most is the last.

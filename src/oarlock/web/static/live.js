@@ -43,16 +43,14 @@
   const replace = (text) => {
     const page = new DOMParser().parseFromString(text, "text/html").getElementById("content");
     if (!page) return;
-    for (const open of main.querySelectorAll("details[open][id]")) {
-      page.querySelector(`#${CSS.escape(open.id)}`)?.setAttribute("open", "");
-    }
+    for (const one of main.querySelectorAll("details[id]")) page.querySelector(`#${CSS.escape(one.id)}`)?.toggleAttribute("open", one.open);
     for (const one of page.querySelectorAll("[data-loaded]")) madeAt.set(one.dataset.section, Date.now());
     for (const old of main.querySelectorAll("[data-loaded]")) {
       const fresh = page.querySelector(`#${CSS.escape(old.id)}:not([data-loaded])`);
       if (fresh) fresh.innerHTML = old.innerHTML;
       fresh?.setAttribute("data-loaded", "");
     }
-    oarlockTimes.write(page);
+    oarlockTimes.settle(page);
     main.dataset.refresh = page.dataset.refresh || "0";
     main.dataset.topics = page.dataset.topics ?? "*";
     oarlockPatch(main, page);
@@ -125,6 +123,7 @@
       if (told === wanted) told = 0;
       fetchedAt = currentAt = Date.now();
       tell("");
+      main.dispatchEvent(new Event("refreshed"));
     } catch {
       lost();
       failed = dirty = true;
@@ -145,6 +144,7 @@
     dirty = true;
     later(pause());
   };
+  main.addEventListener("stale", news); // a script of this page found that out
   const concerns = (topics) => {
     const shown = (main.dataset.topics ?? "*").split(" ");
     return shown.includes("*") || topics.includes("*") || topics.some((one) => shown.includes(one));

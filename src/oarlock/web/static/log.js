@@ -60,8 +60,31 @@
     if (!answer.ok) throw new Error(`As of ${new Date(seenAt).toLocaleTimeString()}, reconnecting`);
     seenAt = Date.now();
     tell("");
-    return new DOMParser().parseFromString(await answer.text(), "text/html").getElementById("lines");
+    return zoned(new DOMParser().parseFromString(await answer.text(), "text/html").getElementById("lines"));
   };
+
+  // The server writes times of day in UTC. Here they are those of this browser, minute by minute: many lines share one.
+  const minutes = new Map();
+  const zoned = (page) => {
+    for (const one of page.querySelectorAll("time")) {
+      const minute = one.dateTime.slice(0, 16);
+      if (!minutes.has(minute)) minutes.set(minute, oarlockTimes.hours.format(Date.parse(`${minute}Z`)));
+      one.textContent = minutes.get(minute) + one.textContent.slice(5);
+    }
+    return page;
+  };
+  // A date without a zone is one of this browser; the address has it with its zone, so that it is a permanent link.
+  document.querySelector("form[role=search]").addEventListener("submit", ({ target }) => {
+    for (const name of ["since", "until"]) {
+      const field = target.elements[name];
+      const typed = field.value.trim();
+      const at = /^\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d)?)?$/.test(typed) ? new Date(typed.length > 10 ? typed.replace(" ", "T") : `${typed}T00:00`) : NaN;
+      if (isNaN(at)) continue;
+      const [late, minutes] = [at.getTimezoneOffset() > 0 ? "-" : "+", Math.abs(at.getTimezoneOffset())];
+      const two = (number) => String(Math.floor(number)).padStart(2, "0");
+      field.value = `${typed.length > 10 ? typed : `${typed}T00:00`}${late}${two(minutes / 60)}:${two(minutes % 60)}`;
+    }
+  });
 
   // A line of one rank joins the equal row of others that came with an earlier answer, by the rules of the server's folding:
   // the row is near, has no line of this rank, and follows the row of this rank's line before.
@@ -283,6 +306,7 @@
     });
   }
 
+  zoned(rows);
   button.hidden = !poll;
   if (box.dataset.opened === "end") {
     toEnd();

@@ -1,13 +1,15 @@
 // Puts what differs in a fetched page into the open one. After an event a large page differs in few places: equal parts are
-// passed over at once, parts of one shape are changed where they differ, and htmx morphs what is left.
+// passed over at once, parts of one shape are changed where they differ, and htmx morphs what is left. What a script draws
+// (`data-kept`) stays as long as it has the same id.
 "use strict";
 const oarlockPatch = (() => {
   // What the reader has entered stays, also where the server's value has changed meanwhile. A browser keeps it when attributes change,
   // but htmx puts the new value into each field without the focus.
   const entered = (one) => (one instanceof HTMLInputElement || one instanceof HTMLTextAreaElement) && one.value !== one.defaultValue;
+  const kept = (old, fresh) => "kept" in (old.dataset ?? {}) && old.id === fresh.id;
   htmx.registerExtension("entered", {
     htmx_before_morph_attr: (old, { attrName }) => !(attrName === "value" && entered(old)),
-    htmx_before_morph_node: (old) => !(old instanceof HTMLTextAreaElement && entered(old)),
+    htmx_before_morph_node: (old, { newNode }) => !(old instanceof HTMLTextAreaElement && entered(old)) && !kept(old, newNode),
   });
 
   const morph = (old, fresh) => htmx.swap({ text: fresh.innerHTML, target: old, sourceElement: old, swap: "innerMorph" });
@@ -29,7 +31,7 @@ const oarlockPatch = (() => {
   };
 
   const patch = (old, fresh) => {
-    if (old.isEqualNode(fresh)) return;
+    if (old.isEqualNode(fresh) || kept(old, fresh)) return;
     if (!(old instanceof Element)) old.nodeValue = fresh.nodeValue;
     else {
       attributes(old, fresh);

@@ -17,14 +17,13 @@
     }
   };
 
-  // The words are relative; the title is the absolute time of this browser's zone.
+  // The words are relative; the title is the absolute time of this browser's zone. (With the focus, `times.js` writes it.)
   const absolute = (event) => {
     const time = event.target.closest?.("time[datetime]");
     const at = time ? new Date(time.dateTime) : null;
     if (at && !isNaN(at)) time.title = at.toLocaleString(undefined, { dateStyle: "full", timeStyle: "long" });
   };
   main.addEventListener("mouseover", absolute);
-  main.addEventListener("focusin", absolute);
 
   let phase = null;
   const said = () => main.querySelector(".head .phase")?.textContent.trim();

@@ -1,5 +1,6 @@
 // Times in words that go on by themselves, by the server's clock: `3m ago`, `in 4m 05s`. The words are the server's own
-// (`rendering/times.py`). An update of the page comes without them, and gets them before it is shown.
+// (`rendering/times.py`). An update of the page comes without them, and gets them before it is shown. A time that has the
+// focus, or whose row has it, is told in full. Times of day, which the server writes in UTC, become those of this browser.
 "use strict";
 window.oarlockTimes = (() => {
   const EVERY_MS = 1000;
@@ -31,14 +32,37 @@ window.oarlockTimes = (() => {
   };
   const words = (form, gone) => forms[form](gone);
 
+  const full = (at) => at.toLocaleString(undefined, { dateStyle: "medium", timeStyle: "medium" });
+  const row = (one) => one.closest("tr, li, dd, p") ?? one;
+  const focused = (one) => document.activeElement !== main && row(one).contains(document.activeElement) && document.activeElement.matches(":focus-visible");
+
   const write = (root) => {
     const now = Date.now() + aheadMs;
     const chosen = getSelection();
     for (const one of root.querySelectorAll("[data-form]")) {
-      const text = words(one.dataset.form, (now - Date.parse(one.dateTime || one.dataset.since)) / 1000);
+      const at = Date.parse(one.dateTime || one.dataset.since);
+      if (one.dateTime && !row(one).querySelector("a, button")) one.tabIndex = 0; // nothing else brings the focus here
+      const text = one.dateTime && focused(one) ? full(new Date(at)) : words(one.dataset.form, (now - at) / 1000);
       if (one.textContent === text || (chosen && !chosen.isCollapsed && chosen.containsNode(one, true))) continue;
       one.textContent = text;
     }
+  };
+
+  const CLOCK = /(\d{4}-\d\d-\d\d) (\d\d:\d\d) UTC/g;
+  const hours = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
+  const days = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric" });
+  const clock = (at) => {
+    const today = days.format(Date.now() + aheadMs) === days.format(at);
+    return today ? hours.format(at) : `${days.format(at)}, ${hours.format(at)}`;
+  };
+  const settle = (root) => {
+    for (const one of root.querySelectorAll("[data-clocks] title, [data-clocks] li")) {
+      const text = one.textContent.replace(CLOCK, (_, day, minute) => clock(Date.parse(`${day}T${minute}Z`)));
+      if (text !== one.textContent) one.textContent = text;
+    }
+    for (const one of root.querySelectorAll("[data-clock]")) one.textContent = clock(Date.parse(one.dataset.clock));
+    for (const one of root.querySelectorAll("[data-zone]")) one.textContent = `Times are those of ${hours.resolvedOptions().timeZone}.`;
+    write(root);
   };
   const hear = (now) => {
     const told = now * 1000 - Date.now();
@@ -47,5 +71,7 @@ window.oarlockTimes = (() => {
   const go = () => document.hidden || write(main);
   setInterval(go, EVERY_MS);
   document.addEventListener("visibilitychange", go);
-  return { write, hear, words };
+  for (const kind of ["focusin", "focusout"]) main.addEventListener(kind, () => setTimeout(go));
+  settle(main);
+  return { settle, hear, words, clock, hours };
 })();

@@ -22,7 +22,7 @@ from oarlock.web.updates import topics
 
 SPANS = {"1h": 3600.0, "6h": 6 * 3600.0, "1d": 86_400.0, "7d": 7 * 86_400.0}
 COLOURS = ("job", "owner", "pool", "phase")
-GROUPS = ("type", "rack", "none")
+GROUPS = ("type", "rack", "pool", "none")
 AHEAD = 0.5
 """The part of the past's length that is shown of the future."""
 
@@ -43,9 +43,7 @@ async def show(visit: visits.Visit) -> routing.Filled:
     )
     window = clustermap.Window(now - span, now, now + AHEAD * span)
     phases = {clustermap.key(one): str(one.phase) for one in queue}
-    drawn = clustermap.Map(
-        clustermap.Facts(past.items, expected, phases), window, chosen["colour"], lambda at: _clock(at, now)
-    )
+    drawn = clustermap.Map(clustermap.Facts(past.items, expected, phases), window, chosen["colour"], _minute)
     found = [one for one in nodes if chosen["node"].casefold() in one.node.name.casefold()]
     return routing.Filled(
         template="cluster/cluster.html",
@@ -79,19 +77,30 @@ def _chosen(visit: visits.Visit) -> dict[str, str]:
         "group": groups if groups in GROUPS else GROUPS[0],
         "node": visit.asked("node"),
         "in": visit.asked("in"),
+        "first": visit.asked("first") if visit.asked("in") and _place(visit.asked("first")) else "",
     }
 
 
+def _place(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 10
+
+
 def _groups(found: Sequence[bodies.NodeState], chosen: dict[str, str], drawn: clustermap.Map) -> list[dict[str, Any]]:
-    """Return the groups of nodes with their sums. Rows are drawn for the first nodes, or for the group `in`."""
+    """Return the groups of nodes with their sums.
+
+    Rows are drawn for the first nodes; or for those of the group `in` from the place `first` on, which counts from 1.
+    """
     by_name: dict[str, list[bodies.NodeState]] = {}
     for one in found:
-        by_name.setdefault(_group(one, chosen["group"]), []).append(one)
+        by_name.setdefault(_group(one, chosen["group"], drawn), []).append(one)
     groups, left = [], MOST_NODES
+    first = max(1, int(chosen["first"] or 1))
     for number, (name, states) in enumerate(sorted(by_name.items())):
         asked = not chosen["in"] or chosen["in"] == name
-        shown = states[:left] if asked else []
+        before = first - 1 if chosen["in"] and first <= len(states) else 0
+        shown = states[before : before + left] if asked else []
         left -= len(shown)
+        until = before + len(shown)
         groups.append(
             {
                 "id": f"group-{number}",
@@ -101,15 +110,21 @@ def _groups(found: Sequence[bodies.NodeState], chosen: dict[str, str], drawn: cl
                 "held": sum(one.held.devices for one in states),
                 "devices": sum(one.node.capacity.gpus for one in states),
                 "rows": [drawn.row(one) for one in shown],
-                "hidden": len(states) - len(shown),
+                "part": f"{before + 1:,} to {until:,}" if 0 < len(shown) < len(states) else "",
+                "before": before,
+                "earlier": str(max(1, before - MOST_NODES + 1)),
+                "hidden": len(states) - until,
+                "later": str(until + 1) if until else "",
             }
         )
     return groups
 
 
-def _group(state: bodies.NodeState, by: str) -> str:
+def _group(state: bodies.NodeState, by: str, drawn: clustermap.Map) -> str:
     if by == "rack":
         return state.node.domains.get("rack", "no rack")
+    if by == "pool":
+        return ", ".join(drawn.pools(state.node)) or "no jobs"
     if by == "type":
         return ", ".join(sorted({device.type for device in state.node.devices})) or "no GPUs"
     return "all nodes"
@@ -132,16 +147,22 @@ def _jobs(
     ]
 
 
-def _ticks(window: clustermap.Window) -> list[tuple[float, str]]:
+def _ticks(window: clustermap.Window) -> list[tuple[float, str, str]]:
+    """Return the position of each tick, its time of day in UTC (after the day if that is another one), its moment."""
     step = (window.end - window.begin) / TICKS
-    times = [window.begin + step * number for number in range(TICKS)]
-    return [(window.x(at), _clock(at, window.now)) for at in times]
+    here, found = templating.moment(window.now), []
+    for number in range(TICKS):
+        at = window.begin + step * number
+        day = templating.moment(at)
+        word = day[11:16] if day[:10] == here[:10] else f"{day[5:10]} {day[11:16]}"
+        found.append((window.x(at), word, day))
+    return found
 
 
-def _clock(at: float, now: float) -> str:
-    """Return the time of day in UTC, after the day if that is another one."""
-    day, here = templating.moment(at), templating.moment(now)
-    return day[11:16] if day[:10] == here[:10] else f"{day[5:10]} {day[11:16]}"
+def _minute(at: float) -> str:
+    """Return a time as `2026-01-31 12:00 UTC`. The page's script writes it in the browser's zone (`times.js`)."""
+    moment = templating.moment(at)
+    return f"{moment[:10]} {moment[11:16]} UTC"
 
 
 PAGES: tuple[routing.Page, ...] = (routing.Page(path="/cluster", title="Cluster", handler=show, key="c", live=True),)

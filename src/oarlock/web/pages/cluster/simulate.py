@@ -19,7 +19,12 @@ from oarlock.web.updates import topics
 FAULTS = {"node_mtbf_s": "Between losses of a node", "job_mtbf_s": "Between failures of a job"}
 FIRST = "mixed-load"
 OWN = "recorded jobs of the last week"
-PASTED = "the text below"
+YOURS = "your file or text, below"
+MOST_BYTES = (8 << 20) + (64 << 10)
+"""The most of a form: the most that the API takes of a text, and the other fields."""
+
+MOST_KEPT = 1 << 18
+"""The most characters of a refused text that come back in its field."""
 
 
 async def show(visit: visits.Visit) -> routing.Filled:
@@ -28,8 +33,10 @@ async def show(visit: visits.Visit) -> routing.Filled:
 
 async def start(visit: visits.Visit) -> routing.Filled | responses.Response:
     """Submit the simulation as a job. A refused form comes back as it was typed."""
-    form = await visit.form()
-    typed = {name: values[0] for name, values in form.items() if name != "policy" and values}
+    form = await visit.form(MOST_BYTES)
+    typed = {name: values[0] for name, values in form.items() if name not in ("policy", "file") and values}
+    if "file" in form:
+        typed |= {"workload": YOURS, "text": form["file"][0]}
     policies = tuple(dict.fromkeys(form.get("policy", ())))
     try:
         job = await visit.client.simulate(_asked(typed, policies))
@@ -61,12 +68,13 @@ def _asked(typed: dict[str, str], policies: tuple[str, ...]) -> simulations.Requ
     seed = typed.get("seed", "").strip() or "0"
     if not (seed.isascii() and seed.isdigit() and len(seed) < 10):
         raise errors.InvalidInput(f"{seed[:20]!r} is not a seed", path="seed", hint="Write a whole number, from 0.")
-    if chosen == PASTED and not text.strip():
-        raise errors.InvalidInput("the text is empty", path="text", hint="Paste a scenario, or a recorded workload.")
+    if chosen == YOURS and not text.strip():
+        hint = "Choose a file, or paste a scenario or a recorded workload."
+        raise errors.InvalidInput("there is no file, and the text is empty", path="text", hint=hint)
     return simulations.Request(
-        workload=chosen if chosen not in (OWN, PASTED) else "",
+        workload=chosen if chosen not in (OWN, YOURS) else "",
         recorded=simulations.Span() if chosen == OWN else None,
-        text=text if chosen == PASTED else "",
+        text=text if chosen == YOURS else "",
         nodes=typed.get("nodes", "").strip(),
         policies=policies,
         seed=int(seed),
@@ -80,13 +88,15 @@ async def _form(
     policies: tuple[str, ...] = ("fifo", "las"),
     error: errors.OarlockError | None = None,
 ) -> routing.Filled:
+    kept = typed.get("text", "")
     choices = await visit.client.workloads()
     page = await visit.client.summaries(name=simulations.NAME, limit=10)
     facts = {
-        "typed": {"workload": FIRST, "seed": "0", **typed},
+        "typed": {"workload": FIRST, "seed": "0", **typed, "text": kept if len(kept) <= MOST_KEPT else ""},
+        "left_out": len(kept) > MOST_KEPT,
         "chosen": policies,
         "policies": choices.policies,
-        "workloads": [*choices.workloads, OWN, PASTED],
+        "workloads": [*choices.workloads, OWN, YOURS],
         "faults": FAULTS,
         "error": error,
         "earlier": [listed.row(one, page.now) for one in page.items],

@@ -24,6 +24,7 @@ from oarlock.web.access import visits
 from oarlock.web.drawing import charts, colours, curves
 from oarlock.web.pages.jobs import metrics
 from oarlock.web.rendering import texts
+from oarlock.web.updates import topics
 
 MOST = 20
 MOST_ROWS = 50
@@ -39,13 +40,7 @@ ROWS_IN_FILE = 200_000
 
 NAMES_IN_FILE = 1000
 BESTS = ("least", "greatest")
-
-
-class Numbers(msgspec.Struct, frozen=True):
-    """A line for each job."""
-
-    series: list[curves.Columns]
-    live: bool
+REFRESH_S = 10
 
 
 class Last(msgspec.Struct, frozen=True):
@@ -68,6 +63,7 @@ async def show(visit: visits.Visit) -> routing.Filled:
     ids = [job.id for job in found]
     return routing.Filled(
         template="jobs/compare.html",
+        once=not set(ids).issuperset(visit.query.get("job", ())),  # a job's name means another job for another user
         facts={
             "jobs": [
                 {
@@ -91,12 +87,13 @@ async def show(visit: visits.Visit) -> routing.Filled:
             "chosen": {
                 "q": text,
                 "best": best,
-                **{name: visit.asked(name) for name in ("x", "log", "first", "last")},
+                **{name: visit.asked(name) for name in metrics.LOOKS},
             },
             "axes": metrics.AXES,
             "bests": BESTS,
             "most": MOST,
-            "refresh": 0,
+            "topics": tuple(map(topics.of_job, ids)),
+            "refresh": REFRESH_S if any(not job.terminal for job in found) else 0,
         },
     )
 
@@ -106,7 +103,7 @@ async def numbers(visit: visits.Visit) -> responses.Response:
     found, _ = await _jobs(visit)
     name = visit.asked("name")
     lines = await asyncio.gather(*(_line(visit, job, name) for job in found)) if name else []
-    answer = Numbers([one for one in lines if one.steps], live=any(not job.terminal for job in found))
+    answer = metrics.Numbers([one for one in lines if one.steps])
     return responses.Response(await asyncio.to_thread(msgspec.json.encode, answer), media_type="application/json")
 
 
@@ -257,6 +254,7 @@ async def _line(visit: visits.Visit, job: jobs.Job, name: str) -> curves.Columns
     steps = (metrics.step(visit, "first"), metrics.step(visit, "last"))
     told = await visit.client.metrics(job.id, [name], points=POINTS, steps=steps)
     epochs = await metrics.epochs(visit, job.id, told.names, POINTS)
+    resized, smoothing = await metrics.resized(visit, job), metrics.window(visit)
 
     def made() -> curves.Columns:
         line = curves.columns(told.series[0]) if len(told.series) == 1 else curves.together(told.series)
@@ -264,7 +262,13 @@ async def _line(visit: visits.Visit, job: jobs.Job, name: str) -> curves.Columns
         starts = [one.started_at for one in job.attempts]
         label = f"{job.name} {jobs.short_id(job.id)}"
         return msgspec.structs.replace(
-            line, label=label, starts=starts, epochs=curves.along(epochs, line.steps), **look
+            line,
+            label=label,
+            starts=starts,
+            resized=resized,
+            smooth=curves.smoothed(line, smoothing) if smoothing else [],
+            epochs=curves.along(epochs, line.steps),
+            **look,
         )
 
     return await asyncio.to_thread(made)
@@ -298,7 +302,7 @@ def _headers(name: str) -> dict[str, str]:
 
 
 PAGES: tuple[routing.Page, ...] = (
-    routing.Page(path="/compare", title="Compare", handler=show),
+    routing.Page(path="/compare", title="Compare", handler=show, live=True),
     routing.Page(path="/compare/numbers", handler=numbers),
     routing.Page(path="/compare.csv", handler=table),
     routing.Page(path="/compare/points.csv", handler=points),

@@ -12,7 +12,7 @@ from starlette import responses
 
 from oarlock.display import amounts, durations
 from oarlock.display.tables import jobcells
-from oarlock.spec import bodies, errors, phases, summaries
+from oarlock.spec import bodies, errors, jobs, phases, summaries
 from oarlock.spec.access import users
 from oarlock.web import routing
 from oarlock.web.access import visits
@@ -103,7 +103,7 @@ async def download(visit: visits.Visit) -> responses.Response:
 
 
 async def act(visit: visits.Visit) -> routing.Filled | responses.Response:
-    """Do one action on several jobs. A dangerous one is asked about first, on a page that says what is lost."""
+    """Do one action on several jobs. One that may lose something is asked about first, on a page that says what."""
     form = await visit.form()
     action, names = visits.one(form, "action"), list(dict.fromkeys(form.get("job", ())))
     if action not in ACTIONS:
@@ -112,15 +112,17 @@ async def act(visit: visits.Visit) -> routing.Filled | responses.Response:
         raise errors.InvalidInput("No job is selected.", hint="Select jobs in the first column.")
     if len(names) > MOST_SELECTED:
         raise errors.TooLarge("Too many jobs are selected.", hint=f"Select at most {MOST_SELECTED}.")
-    if action in ("cancel", "remove") and not visits.one(form, "sure"):
+    if not visits.one(form, "sure"):
         found = [await visit.client.job(name) for name in names]
-        now = (await visit.client.summaries(limit=1)).now
-        rows = []
-        for one in found:
-            short = summaries.of(one, now)
-            rows.append((one, lost_by(action, short, await _last_step(visit, one.id)), freed_by(short)))
-        asked = {"action": action, "verb": VERBS[action], "rows": rows}
-        return routing.Filled(template="sure.html", facts=asked)
+        steps = [await _last_step(visit, one.id) for one in found]
+        if action != "resume" or any(starts_again(one, step) for one, step in zip(found, steps, strict=True)):
+            now = (await visit.client.summaries(limit=1)).now
+            rows = []
+            for one, step in zip(found, steps, strict=True):
+                short = summaries.of(one, now)
+                rows.append((one, lost_by(action, short, step), "Nothing." if action == "resume" else freed_by(short)))
+            asked = {"action": action, "verb": VERBS[action], "rows": rows}
+            return routing.Filled(template="sure.html", facts=asked)
     failures = []
     for name in names:
         try:
@@ -133,15 +135,27 @@ async def act(visit: visits.Visit) -> routing.Filled | responses.Response:
     return routing.to("/jobs" if action == "remove" or len(names) > 1 else f"/jobs/{names[0]}")
 
 
+def starts_again(job: jobs.Job, checkpoint: int | None) -> bool:
+    """Return whether the job begins at its first step when it is resumed."""
+    return job.phase is phases.Phase.HALTED and bool(job.attempts) and checkpoint is None
+
+
 def lost_by(action: str, job: summaries.Summary, checkpoint: int | None) -> str:
     """Return the loss that the action causes, in one sentence."""
     if action == "remove":
         return "Its record, logs, metrics, checkpoints and kept files are deleted."
+    if action == "resume":
+        if checkpoint is None:
+            return "It has no checkpoint: it starts again from its first step."
+        return f"Nothing: it goes on from its checkpoint of step {checkpoint}."
     if job.reading is None and checkpoint is not None:
         return f"It has told of no step since it began again; its checkpoint of step {checkpoint} stays."
     if job.reading is None:
         return "It has made no progress yet."
     steps = job.reading.step - (checkpoint or 0)
+    if action == "halt":
+        kept = f"its checkpoint of step {checkpoint} stays" if checkpoint is not None else "it has no checkpoint yet"
+        return f"{max(0, steps):,} steps since the last checkpoint, if it saves none when it is told to stop; {kept}."
     kept = f"its checkpoint of step {checkpoint} stays" if checkpoint is not None else "it has no checkpoint"
     return f"{max(0, steps):,} steps since the last checkpoint are lost; {kept}."
 

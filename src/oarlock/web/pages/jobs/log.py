@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import itertools
 import re
 from collections.abc import AsyncIterator
@@ -237,8 +238,8 @@ def _choice(chosen: dict[str, Any], now: float) -> requests.LogChoice:
     choice = requests.LogChoice(
         attempt=int(attempt[:9]) if attempt else None,
         stream=chosen["stream"] or None,
-        since=verbs.since_of(chosen["since"], now) if chosen["since"] else None,
-        until=verbs.since_of(chosen["until"], now) if chosen["until"] else None,
+        since=verbs.since_of(chosen["since"], now, dt.UTC) if chosen["since"] else None,
+        until=verbs.since_of(chosen["until"], now, dt.UTC) if chosen["until"] else None,
     )
     if chosen["task"]:
         told = _of_task(chosen["task"], choice)

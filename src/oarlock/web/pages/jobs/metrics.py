@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -13,9 +13,11 @@ from starlette import responses
 
 from oarlock.client import answers
 from oarlock.display import amounts
+from oarlock.spec import jobfile, jobs
 from oarlock.web import routing
 from oarlock.web.access import visits
 from oarlock.web.drawing import charts, colours, curves
+from oarlock.web.updates import topics
 
 MOST_NAMES = 2000
 MOST_DRAWN = 24
@@ -28,16 +30,23 @@ AXES = {
     "since": "hours since the start",
 }
 MANY = 8
-"""With more ranks than that, their mean and range are drawn."""
+"""With more ranks than that, their mean and range are drawn unless their lines are asked for."""
 
-RANKS = {"": "lines", "range": "mean and range"}
+MOST_LINES = 64
+RANKS = {"": f"lines; the mean of more than {MANY}", "lines": "lines", "range": "mean and range"}
+REFRESH_S = 5
+"""No event tells of numbers: a page of a running job looks for them."""
+
+MOST_WINDOW = 1e9
+LOOKS = ("x", "smooth", "log", "first", "last", "from", "to")
+"""The parameters that say how charts look: the axis, the smoothing, the scale, the steps and the part of the axis."""
 
 
 class Numbers(msgspec.Struct, frozen=True):
-    """The lines of one name."""
+    """The lines of one name. So many ranks have a line, `left_out` others have none."""
 
     series: list[curves.Columns]
-    live: bool
+    left_out: int = 0
 
 
 async def show(visit: visits.Visit) -> routing.Filled:
@@ -55,10 +64,12 @@ async def show(visit: visits.Visit) -> routing.Filled:
             "total": len(names),
             "found": len(found),
             "hidden": max(0, len(found) - MOST_NAMES),
-            **await asyncio.to_thread(_drawn, drawn, tuple(only)),
-            "chosen": {"q": text, **{name: visit.asked(name) for name in ("x", "ranks", "log", "first", "last")}},
+            **await asyncio.to_thread(_drawn, drawn, tuple(only), visit.asked("ranks"), window(visit)),
+            "chosen": {"q": text, **{name: visit.asked(name) for name in ("ranks", *LOOKS)}},
             "axes": AXES,
             "ranks": RANKS,
+            "topics": (topics.of_job(job.id),),
+            "refresh": 0 if job.terminal else REFRESH_S,
         },
     )
 
@@ -70,24 +81,51 @@ async def numbers(visit: visits.Visit) -> responses.Response:
     name = visit.asked("name")  # without one the API would answer with all series
     found = await visit.client.metrics(job.id, [name], points=POINTS, steps=steps) if name else answers.Metrics()
     told = await epochs(visit, job.id, found.names, POINTS)
-    mean = visit.asked("ranks") == "range" or len(found.series) > MANY
+    marks = {"starts": [one.started_at for one in job.attempts], "resized": await resized(visit, job)}
+    ranks, smoothing = visit.asked("ranks"), window(visit)
 
     def encoded() -> bytes:
-        starts = [one.started_at for one in job.attempts]
-        lines = [curves.together(found.series)] if mean and len(found.series) > 1 else map(curves.columns, found.series)
         series = [
-            msgspec.structs.replace(
-                one,
-                starts=starts,
-                epochs=curves.along(told, one.steps),
-                colour=place % colours.COLOURS,
-                dash=place // 8 % 4,
-            )
-            for place, one in enumerate(lines)
+            msgspec.structs.replace(one, epochs=curves.along(told, one.steps), **marks)
+            for one in _lines(found.series, ranks, smoothing)
         ]
-        return msgspec.json.encode(Numbers(series, live=not job.terminal))
+        left_out = len(found.series) - len(series) if len(series) == MOST_LINES else 0
+        return msgspec.json.encode(Numbers(series, left_out))
 
     return responses.Response(await asyncio.to_thread(encoded), media_type="application/json")
+
+
+def _lines(found: Sequence[answers.Series], ranks: str, smoothing: float) -> list[curves.Columns]:
+    """Return the lines as the reader chose them: one for each rank, or one for all of them."""
+    mean = ranks == "range" or (ranks != "lines" and len(found) > MANY)
+    lines: Iterable[curves.Columns] = (
+        [curves.together(found)] if mean and len(found) > 1 else map(curves.columns, found[:MOST_LINES])
+    )
+    return [
+        msgspec.structs.replace(
+            one,
+            colour=place % colours.COLOURS,
+            dash=place // colours.COLOURS % colours.DASHES,
+            smooth=curves.smoothed(one, smoothing) if smoothing else [],
+        )
+        for place, one in enumerate(lines)
+    ]
+
+
+def window(visit: visits.Visit) -> float:
+    """Return the length in steps over which curves are smoothed, 0 for not at all."""
+    try:
+        asked = float(visit.asked("smooth"))
+    except ValueError:
+        return 0.0
+    return asked if 0 < asked <= MOST_WINDOW else 0.0
+
+
+async def resized(visit: visits.Visit, job: jobs.Job) -> list[float]:
+    """Return the times at which a running attempt got another number of workers."""
+    if not jobfile.rejoins(job.spec):
+        return []
+    return [one.at for one in await visit.client.events(job.id) if one.kind == "reshaped"]
 
 
 async def epochs(visit: visits.Visit, job: str, names: Sequence[str], points: int) -> answers.Series | None:
@@ -99,16 +137,11 @@ async def epochs(visit: visits.Visit, job: str, names: Sequence[str], points: in
     return next(iter(found.series), None)
 
 
-def _drawn(drawn: Sequence[answers.Metrics], only: Sequence[str]) -> dict[str, Any]:
-    """Return the charts and the table of single metrics. Many ranks are drawn as their mean and range."""
+def _drawn(drawn: Sequence[answers.Metrics], only: Sequence[str], ranks: str, smoothing: float) -> dict[str, Any]:
+    """Return the charts and the table of single metrics."""
     found = []
     for name, told in zip(only, drawn, strict=True):
-        lines = [curves.together(told.series)] if len(told.series) > MANY else map(curves.columns, told.series)
-        looks = [
-            msgspec.structs.replace(one, colour=place % colours.COLOURS, dash=place // colours.COLOURS)
-            for place, one in enumerate(lines)
-        ]
-        found += charts.of_lines(name, looks)
+        found += charts.of_lines(name, _lines(told.series, ranks, smoothing))
     return {"charts": found, "table": [_summary(one) for told in drawn for one in told.series]}
 
 
@@ -122,7 +155,7 @@ def _summary(one: answers.Series) -> dict[str, Any]:
         "last": amounts.number(one.values[-1]) if one.values else "NaN",
         "low": amounts.number(min(ends)) if ends else "",
         "high": amounts.number(max(ends)) if ends else "",
-        "gaps": sum(point.value is None for point in one.points),
+        "gaps": len(curves.columns(one).gaps),
     }
 
 
@@ -139,6 +172,6 @@ def step(visit: visits.Visit, name: str) -> int | None:
 
 
 PAGES: tuple[routing.Page, ...] = (
-    routing.Page(path="/jobs/{job}/metrics", handler=show),
+    routing.Page(path="/jobs/{job}/metrics", handler=show, live=True),
     routing.Page(path="/jobs/{job}/metrics/numbers", handler=numbers),
 )

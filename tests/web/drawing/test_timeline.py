@@ -1,0 +1,70 @@
+"""The timeline of a job: a bar for each attempt, and a mark for each event that a reader looks for."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from oarlock.spec import attempts, events, jobfile, jobs, phases
+from oarlock.web.drawing import timeline
+
+FIRST = attempts.Attempt(number=1, started_at=100.0, launched_at=110.0, processing_at=130.0, ended_at=200.0)
+SECOND = attempts.Attempt(number=2, started_at=300.0, launched_at=305.0, processing_at=310.0)
+JOB = jobs.Job(
+    id="j-1",
+    name="train",
+    owner="ann",
+    spec=jobfile.JobSpec(command="true"),
+    created_at=0.0,
+    phase=phases.Phase.PROCESSING,
+    phase_at=310.0,
+    attempts=(FIRST, SECOND),
+)
+
+
+def record(kind: str, at: float, **data: object) -> events.Record:
+    return events.Record(seq=1, at=at, job="j-1", kind=kind, version=1, data=data)
+
+
+def marks(*found: events.Record, job: jobs.Job = JOB, now: float = 400.0) -> list[list[tuple[str, float]]]:
+    """Each row's marks as their words and times."""
+    drawn = timeline.draw(job, found, now)
+    assert drawn is not None
+    return [[(mark.word, mark.at) for mark in row.marks] for row in drawn.rows]
+
+
+@pytest.mark.parametrize("kind", timeline.MARKS)
+def test_an_event_is_marked_in_the_row_of_its_attempt(kind: str) -> None:
+    word = timeline.MARKS[kind][1]
+    assert marks(record(kind, 150.0), record(kind, 350.0)) == [[(word, 150.0)], [(word, 350.0)]]
+
+
+@pytest.mark.parametrize("intent", timeline.INTENTS)
+def test_an_intent_is_marked_also_between_two_attempts(intent: str) -> None:
+    """A halted job is resumed while no attempt runs, and may be halted or canceled while it waits."""
+    word = timeline.INTENTS[intent][1]
+    assert marks(record("intended", 150.0, intent=intent)) == [[(word, 150.0)], []]
+    assert marks(record("intended", 250.0, intent=intent)) == [[(word, 250.0)], []]
+    halted = msgspec.structs.replace(JOB, attempts=(FIRST,), phase=phases.Phase.HALTED)
+    assert marks(record("intended", 250.0, intent=intent), job=halted) == [[(word, 250.0)]]
+
+
+def test_other_events_and_those_before_the_first_attempt_have_no_mark() -> None:
+    assert marks(record("phase", 150.0), record("intended", 50.0, intent="halt"), record("reshaped", 999.0)) == [[], []]
+
+
+def test_marks_lie_where_they_happened_on_one_scale_and_are_told_below() -> None:
+    ended = msgspec.structs.replace(JOB, ended_at=400.0, phase=phases.Phase.CANCELED)
+    drawn = timeline.draw(ended, [record("intended", 250.0, intent="run"), record("reshaped", 400.0)], 999.0)
+    assert drawn is not None
+    assert (drawn.begin, drawn.end) == (100.0, 400.0)
+    assert [mark.x for row in drawn.rows for mark in row.marks] == [timeline.WIDTH / 2, timeline.WIDTH]
+    assert drawn.legend == (("▶", "resume"), ("↕", "another number of workers"))
+
+
+def test_the_parts_of_a_bar_are_the_phases_of_its_attempt() -> None:
+    drawn = timeline.draw(JOB, [], 400.0)
+    assert drawn is not None
+    assert [part.word for part in drawn.rows[0].parts] == ["DEPLOYING", "DOWNLOADING", "PROCESSING", "ended: HALTED"]
+    assert [part.word for part in drawn.rows[1].parts] == ["DEPLOYING", "DOWNLOADING", "PROCESSING"]
+    assert timeline.draw(msgspec.structs.replace(JOB, attempts=()), [], 400.0) is None
