@@ -9,13 +9,15 @@ import re
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import html5lib
 import httpx
+import msgspec
 from tests.api import rig as rigs
 
 from oarlock.api import application as api
-from oarlock.web import application, settings
+from oarlock.web import application, routing, settings
 from oarlock.web.access import transport
 
 URL = "http://127.0.0.1:1"
@@ -35,6 +37,13 @@ class WebRig(rigs.Rig):
             self.api,
             settings.Settings(home=HOME, api=API, hosts=frozenset({"127.0.0.1"}), secure=False, report=self._failed),
         )
+
+    def tell(self, *more: routing.Page, **facts: Any) -> None:
+        """Let the server have other facts about itself, and more pages."""
+        about = msgspec.structs.replace(self.services.about, **facts)
+        self.services = msgspec.structs.replace(self.services, about=about)
+        self.api = api.make(self.services)
+        self.app = application.Pages(self.api, self.app._settings, (*application.PAGES, *more))
 
     def _failed(self, event: str, facts: object) -> None:
         self.failures.append((event, facts))
