@@ -231,6 +231,7 @@ class Server:
                 local=settings.host in configuration.LOOPBACK,
                 capabilities=(*words, *(f"{name}={value}" for name, value in engine.backend.capabilities().items())),
                 currency=settings.prices.currency,
+                file_system=_file_system(root),
             ),
             task_secret=secret,
             clock=engine.clock,
@@ -444,6 +445,7 @@ class Engine:
             provisioning,
             retention,
             running,
+            sampling,
             succession,
             tensorboards,
             timing,
@@ -491,6 +493,7 @@ class Engine:
                 provisioning.Provisioning(store, self.adds, leader, clock=clock, report=report, rules=settings.rules),
                 tensorboards.TensorBoards(store, self.tensorboards, leader, clock=clock),
                 measuring.Measuring(store, leader, clock=clock, report=report),
+                sampling.Sampling(store, leader, clock=clock),
                 retention.Retention(
                     store,
                     leader,
@@ -547,6 +550,15 @@ class Engine:
             train_path=str(libraries.library(root / "library", Path(oarlock.__file__).parent)),
             hook_path=str(hook),
         )
+
+
+def _file_system(home: Path) -> str:
+    """Return the type of the file system with the home; empty where the system does not tell it."""
+    from oarlock.store.sql import filesystems
+
+    with contextlib.suppress(OSError):
+        return filesystems.kind(home, filesystems.MOUNTS.read_text())
+    return ""
 
 
 async def _clock(store: stores.Store) -> timing.Clock:

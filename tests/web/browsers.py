@@ -18,7 +18,7 @@ from tests.api import rig as rigs
 
 from oarlock.api import application as api
 from oarlock.spec import jobs, roles
-from oarlock.web import application, settings
+from oarlock.web import application, routing, settings
 from oarlock.web.access import transport
 
 URL = "http://127.0.0.1:1"
@@ -53,6 +53,13 @@ class WebRig(rigs.Rig):
         spread = msgspec.structs.replace(job.spec, roles={roles.RoleName.WORKER: worker})
         changed = msgspec.structs.replace(job, spec=spread)
         return await self.store.write(lambda tx: tx.put_job(changed, (), at=self.clock()))
+
+    def tell(self, *more: routing.Page, **facts: Any) -> None:
+        """Let the server have other facts about itself, and more pages."""
+        about = msgspec.structs.replace(self.services.about, **facts)
+        self.services = msgspec.structs.replace(self.services, about=about)
+        self.api = api.make(self.services)
+        self.app = application.Pages(self.api, self.app._settings, (*application.PAGES, *more))
 
     def _failed(self, event: str, facts: object) -> None:
         self.failures.append((event, facts))

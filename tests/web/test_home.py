@@ -5,13 +5,15 @@ from __future__ import annotations
 import html
 import os
 import re
+from pathlib import Path
 
 import pytest
 from tests.api import rig as rigs
 from tests.api.jobs import test_outlook
 from tests.web import browsers
 
-from oarlock.spec import bodies, holdings, plans
+from oarlock.spec import bodies, events, holdings, plans, refusals
+from oarlock.spec.cluster import samples
 from oarlock.web.drawing import deviceday
 from oarlock.web.pages import home
 
@@ -66,6 +68,10 @@ def test_a_day_of_devices() -> None:
     (day,) = deviceday.days([state], [held(0.0, half, 0), held(half, None, 0, 1), held(0.0, None, 0, node="gone")], now)
     assert (day.type, day.total, day.most) == ("h100", 2, 2.0)
     assert abs(day.held - 1.5) < 0.02
+    assert (day.not_ready, round(day.idle, 1)) == (None, 0.5), "no sample tells of nodes that were not ready"
+    told = [samples.Sample(at=1.0, devices={"h100": samples.Devices(1.0, 1.0 - lost, lost)}) for lost in (0.0, 0.5)]
+    (day,) = deviceday.days([state], [], now, told)
+    assert (day.not_ready, day.idle) == (0.25, 1.75)
     (idle,) = deviceday.days([state], [held(0.0, now - 2 * deviceday.DAY_S, 0)], now)
     assert (idle.held, idle.most) == (0.0, 0.0)
 
@@ -94,6 +100,56 @@ async def test_devices_pools_and_notices(rig: browsers.WebRig, monkeypatch: pyte
         text = browsers.text((await browser.get("/")).text)
         assert "the disk is full" in text
         assert "there is no leader yet" in text
+
+
+async def test_a_waiting_job_tells_its_need_and_the_holders_to_all(
+    rig: browsers.WebRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.take_time(monkeypatch)
+    await test_outlook.fill(rig, "big", 2, timeout="1h")
+    job = await rig.submit("ann", name="waits", roles={"worker": {"count": 2, "gpus": 1}})
+    holder = refusals.Holder(job="j-secret", name="big", owner="ann", pool="default", amount={"gpus": 2.0})
+    refusal = refusals.Refusal(
+        code=refusals.Code.NO_CAPACITY, message="it needs 2 GPUs, 0 are free", needed={"gpus": 2.0}, holders=(holder,)
+    )
+    await rig.happen(job.id, events.Refused(refusal=refusal))
+    told = {}
+    for who in ("ann", "bob"):
+        async with rig.browser(who) as browser:
+            page = (await browser.get("/")).text
+        browsers.elements(page)
+        row = re.search(r'<th scope="row">(?:(?!<tr>).)*waits.*?</tr>', page, flags=re.DOTALL)
+        assert row is not None
+        told[who] = browsers.text(row[0])
+        assert "j-secret" not in page
+    assert all("2 GPUs" in text and "Held by big (2 GPUs)." in text for text in told.values())
+    assert "it needs 2 GPUs, 0 are free" in told["ann"]
+    assert "There is no room for it." in told["bob"], "the message is the owner's"
+
+
+async def test_a_failure_shows_the_last_line_of_the_blamed_rank(rig: browsers.WebRig) -> None:
+    job = await rig.launch(await rig.submit("ann", name="fails", max_restarts=0))
+    await rig.end(job.id, code=3, last_lines=("Traceback: it has <failed>", "  "))
+    async with rig.browser("ann") as browser:
+        page = (await browser.get("/")).text
+    browsers.elements(page)
+    assert "<code>Traceback: it has &lt;failed&gt;</code>" in page
+
+
+async def test_administrators_see_what_doctor_would_find(rig: browsers.WebRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = Path(rig.services.about.home)
+    home.mkdir(parents=True, exist_ok=True)
+    (home / "token").touch(mode=0o644)
+    (home / "token").chmod(0o644)
+    rig.tell(file_system="nfs4")
+    small = os.statvfs_result((4096, 4096, 1 << 10, 1 << 10, 1 << 10, 1, 1, 1, 0, 255))
+    monkeypatch.setattr(os, "statvfs", lambda path: small)
+    async with rig.browser("root") as browser:
+        text = browsers.text((await browser.get("/")).text)
+    for said in ("network file system (nfs4)", "data loaders with workers crash", "can be read by others (mode 644)"):
+        assert said in text
+    async with rig.browser("ann") as browser:
+        assert "nfs4" not in browsers.text((await browser.get("/")).text)
 
 
 def test_reserved_devices_are_those_of_the_first_waiting_job() -> None:

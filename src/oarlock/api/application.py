@@ -19,7 +19,7 @@ from starlette import responses, routing, types
 from oarlock.api import failures, openapi, pathtable, routes
 from oarlock.api.administration import operations, server, sessions, users, usersecrets
 from oarlock.api.agents import agents, checkpointobjects, receivedfiles
-from oarlock.api.cluster import forecasts, history, nodes, poolpreviews, pools, usage
+from oarlock.api.cluster import forecasts, history, nodes, poolpreviews, pools, samples, usage
 from oarlock.api.data import blobs, files, logpages, logs, metrics
 from oarlock.api.jobs import (
     decisions,
@@ -61,6 +61,7 @@ TABLE: tuple[routes.Route, ...] = openapi.described(
         *history.ROUTES,
         *pools.ROUTES,
         *poolpreviews.ROUTES,
+        *samples.ROUTES,
         *usage.ROUTES,
         *simulations.ROUTES,
         *recordedjobs.ROUTES,

@@ -63,6 +63,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "login": ("server.accounts:login", "Remember a server and its token"),
         "secrets": ("server.secretnames:secrets", "List, set and remove secrets"),
         "users": ("server.accounts:users", "Manage users and tokens, as an administrator"),
+        "sessions": ("server.sessions:sessions", "List and end your sessions in browsers"),
         "version": ("server.server:version", "Print the versions of the client and the server"),
     },
 }

@@ -33,17 +33,19 @@ def pack(directory: Path, told: settings.Settings) -> snapshots.Snapshot:
 class Code(msgspec.Struct, frozen=True, kw_only=True):
     """The code of a submission. `unrecorded` tells why a job that runs in place has no snapshot.
 
+    `stored` is the digest of a snapshot that the server has already: that of an earlier job.
     `sent_from` is the directory itself, or empty where its name is not valid Unicode.
     """
 
     snapshot: snapshots.Snapshot | None = None
+    stored: str | None = None
     in_place: jobfile.InPlace | None = None
     unrecorded: str = ""
     sent_from: str = ""
 
     @property
     def digest(self) -> str | None:
-        return self.snapshot.digest if self.snapshot is not None else None
+        return self.snapshot.digest if self.snapshot is not None else self.stored
 
     @property
     def left_out(self) -> tuple[jobfile.LeftOut, ...]:

@@ -306,6 +306,11 @@ def remove_pool(name: str) -> Request[answers.Nothing]:
     return Request(method="DELETE", path=_pool(name), answer=answers.Nothing)
 
 
+def samples(since: float | None, until: float | None, limit: int) -> Request[bodies.Samples]:
+    query = _query(since=since, until=until, limit=limit)
+    return Request(method="GET", path=f"{_V1}/samples", answer=bodies.Samples, query=query)
+
+
 def usage(since: float | None = None, by: str | None = None) -> Request[bodies.UsageList]:
     query = _query(since=since, by=by)
     return Request(method="GET", path=f"{_V1}/usage", answer=bodies.UsageList, query=query)

@@ -10,6 +10,7 @@ from enum import StrEnum
 import msgspec
 
 from oarlock.display import marks
+from oarlock.spec import bodies
 from oarlock.spec.input import quantities
 
 LEAST_DISK_BYTES = 1 << 30
@@ -77,6 +78,18 @@ def disk(home: str, total: int, free: int) -> Finding:
     if free < LOW_DISK_BYTES:
         return warning("disk", f"the disk is nearly full: {said}", fix)
     return good("disk", said)
+
+
+def of_server(home: str, state: bodies.ServerState) -> list[Finding]:
+    """Judge the values that a server tells of its own machine."""
+    found = [problem(part, f"{part}: {said}", "oarlock doctor") for part, said in state.problems.items()]
+    if state.disk_bytes:
+        found.append(disk(home, state.disk_bytes, state.disk_free_bytes))
+    if state.file_system:
+        found.append(file_system(home, state.file_system))
+    if state.shared_memory_bytes:
+        found.append(shared_memory("/dev/shm", state.shared_memory_bytes))
+    return [*found, *(token_file(f"{home}/{name}", mode) for name, mode in state.readable.items())]
 
 
 def shared_memory(place: str, total: int) -> Finding:

@@ -210,4 +210,12 @@ def _away(task: attempts.Task) -> attempts.Task:
 
 
 def _with_claims(live: attempts.Attempt, event: events.Reshaped | events.Vacated, now: float) -> attempts.Attempt:
-    return replace(live, spent=live.spent_at(now), held_at=now, held=event.held, price_per_h=event.price_per_h)
+    types = event.gpu_types if isinstance(event, events.Reshaped) else ()
+    return replace(
+        live,
+        spent=live.spent_at(now),
+        held_at=now,
+        held=event.held,
+        price_per_h=event.price_per_h,
+        gpu_types=tuple(sorted({*live.gpu_types, *types})),
+    )

@@ -36,7 +36,7 @@ def settle(job: jobs.Job, now: float) -> jobs.Job:
     live = _begin(live, now)
     before, live = live, _fail(job, live, now)
     job = joining.refund(job, before, live)
-    live = _decide(job, live, now)
+    live = _store(job, _decide(job, live, now), now)
     job = replace(
         job,
         attempts=(*job.attempts[:-1], live),
@@ -138,9 +138,15 @@ def _decide(job: jobs.Job, live: attempts.Attempt, now: float) -> attempts.Attem
     return replace(live, stop=attempts.Cause.STOPPED, stop_at=now, stop_message=job.reason, stop_task="")
 
 
+def _store(job: jobs.Job, live: attempts.Attempt, now: float) -> attempts.Attempt:
+    if live.storing_at is None and ends.decided(job.spec, live.tasks, ends.ENDED_WELL_OR_STORING):
+        return replace(live, storing_at=now)
+    return live
+
+
 def _attended_phase(job: jobs.Job, live: attempts.Attempt) -> Phase:
     """Return the phase by the tasks' phases. It never goes back within the attempt."""
-    if ends.decided(job.spec, live.tasks, ends.ENDED_WELL_OR_STORING):
+    if live.storing_at is not None:
         phase = Phase.STORING
     elif live.processing_at is not None:
         phase = Phase.PROCESSING

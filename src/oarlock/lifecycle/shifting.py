@@ -16,6 +16,7 @@ _OF_ATTEMPT = (
     "processing_at",
     "failing_since",
     "stop_at",
+    "storing_at",
     "stacks_at",
     "frozen_until",
     "checkpoint_at",

@@ -120,6 +120,7 @@ def _admitted(job: jobs.Job, event: events.Admitted, now: float) -> jobs.Job:
         batch=event.batch,
         held=sum((claim.amount for claim in event.holdings), holdings.Resources()),
         price_per_h=event.price_per_h,
+        gpu_types=event.gpu_types,
         offered_step=_offered(job, last),
         tasks=tuple(
             attempts.Task(

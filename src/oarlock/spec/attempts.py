@@ -218,9 +218,13 @@ WAVE_S = 1.0
 
 
 class Spent(msgspec.Struct, frozen=True, kw_only=True):
-    """The service that an attempt has used: device-seconds, CPU-seconds, and their cost."""
+    """The service that an attempt has used: device-seconds, CPU-seconds, and their cost.
+
+    `useful_s` is the part of the device-seconds in which the gang was PROCESSING (`Attempt.works_until`).
+    """
 
     device_s: float = 0.0
+    useful_s: float = 0.0
     cpu_s: float = 0.0
     cost: float = 0.0
 
@@ -253,7 +257,9 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_step: int | None = None  # of the newest checkpoint that it made
     checkpoint_at: float | None = None  # when that became visible
     batch: curves.Batch | None = None  # its batch size, where that was decided with its place
+    storing_at: float | None = None  # the deciding tasks have ended well: what is left is to store
     held: holdings.Resources = holdings.Resources()  # by all its tasks together
+    gpu_types: tuple[str, ...] = ()  # of the devices that it has held, sorted
     price_per_h: float = 0.0  # of all that it holds, at the prices of when it took it
     held_at: float | None = None  # since when it has held so much; None: since its start
     spent: Spent = Spent()  # before that
@@ -273,11 +279,17 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     def held_since(self) -> float:
         return self.started_at if self.held_at is None else self.held_at
 
+    def works_until(self, now: float) -> float:
+        """Return the end of its useful time: it failed, was stopped, or began to store; `now` while it works."""
+        return min(at for at in (now, self.failing_since, self.stop_at, self.storing_at) if at is not None)
+
     def spent_at(self, now: float) -> Spent:
         """Return what it has used by `now`."""
         for_s = max(0.0, now - self.held_since)
+        works_from = now if self.processing_at is None else max(self.held_since, self.processing_at)
         return Spent(
             device_s=self.spent.device_s + for_s * self.held.devices,
+            useful_s=self.spent.useful_s + max(0.0, self.works_until(now) - works_from) * self.held.devices,
             cpu_s=self.spent.cpu_s + for_s * self.held.cpus_milli / 1000,
             cost=self.spent.cost + for_s * self.price_per_h / 3600,
         )

@@ -14,7 +14,7 @@ import msgspec
 
 from oarlock.spec import events, holdings, intents, jobs, phases, plans, refusals, summaries
 from oarlock.spec.access import users
-from oarlock.spec.cluster import nodes, pools
+from oarlock.spec.cluster import nodes, pools, samples
 
 T = TypeVar("T")
 Amounts = dict[str, float]
@@ -236,11 +236,18 @@ class NodeList(Page[NodeState], frozen=True):
 
 
 class QueueRow(Held, frozen=True, kw_only=True):
-    """A job that runs or waits. A waiting job holds nothing. `since` is the time of its phase's start, Unix seconds."""
+    """A job that runs or waits. A waiting job holds nothing. `since` is the time of its phase's start, Unix seconds.
+
+    A waiting job has the amount that its smallest gang needs, the code of the reason why it waits, and the jobs that
+    hold what it lacks, as all users may see them.
+    """
 
     phase: phases.Phase
     since: float
     nodes: tuple[str, ...] = ()
+    needs: holdings.Resources | None = None
+    code: refusals.Code | None = None
+    holders: tuple[refusals.Holder, ...] = ()
 
 
 class Queue(Page[QueueRow], frozen=True):
@@ -353,17 +360,32 @@ class PoolPreview(msgspec.Struct, frozen=True, kw_only=True):
     planned: bool = True
 
 
+class Samples(msgspec.Struct, frozen=True, kw_only=True):
+    """Samples of the cluster from `since` to `until`, Unix seconds, oldest first, spread over that time."""
+
+    since: float
+    until: float
+    items: tuple[samples.Sample, ...]
+
+
 class UsageRow(msgspec.Struct, frozen=True):
-    """The use of one user, pool or day. A day is named `2026-11-23`, in UTC."""
+    """The use of one user, pool, type of GPU or day. A day is named `2026-11-23`, in UTC.
+
+    `device_hours` counts devices from launch to release. They were useful while the attempt was PROCESSING, and idle
+    before and after that: in launch, download, storing, and when a failure was kept for a look inside. Attempts that an
+    earlier version recorded are in neither of the two.
+    """
 
     name: str
     device_hours: float
     cpu_hours: float
     cost: float
+    useful_hours: float = 0.0
+    idle_hours: float = 0.0
 
 
 class UsageList(Page[UsageRow], frozen=True):
-    """The use of each user, pool or day, by name."""
+    """The use of each user, pool, type of GPU or day, by name."""
 
 
 # The server, its users and secrets
@@ -398,7 +420,9 @@ class ServerState(msgspec.Struct, frozen=True, kw_only=True):
     """The server as its administrators see it. `problems` are by part: none means ready.
 
     `settings` has those with which it was started, without secrets. `expires_at` is the end of the leader's term.
-    The disk is the one with the server's home; 0: it could not be read.
+    The disk is the one with the server's home, `file_system` its type; `shared_memory_bytes` is the size of the
+    machine's shared memory. 0, or empty: it could not be read. `readable` are the secret files of the home that others
+    than its owner may read, each with its mode.
     """
 
     settings: dict[str, str]
@@ -409,6 +433,9 @@ class ServerState(msgspec.Struct, frozen=True, kw_only=True):
     users: int = 0
     disk_bytes: int = 0
     disk_free_bytes: int = 0
+    file_system: str = ""
+    shared_memory_bytes: int = 0
+    readable: dict[str, int] = {}
 
 
 class NewUser(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -65,13 +65,14 @@ class Admitted(Event, frozen=True, kw_only=True, tag="admitted"):
     reason: str = ""  # why now and why there, one line
     batch: curves.Batch | None = None
     price_per_h: float = 0.0  # of all that it holds
+    gpu_types: tuple[str, ...] = ()  # of the devices, sorted
 
 
 class Reshaped(Event, frozen=True, kw_only=True, tag="reshaped"):
     """The scheduler gives the running attempt more workers, or takes some away; the others live on.
 
     The holdings of `added` are taken in the same transaction. Those of `removed` are given back once they are gone.
-    `held` and `price_per_h` are of all that it holds then; `round` is the one in which that was decided.
+    `held`, `price_per_h` and `gpu_types` are of all that it holds then; `round` is the one in which that was decided.
     """
 
     attempt: int
@@ -81,6 +82,7 @@ class Reshaped(Event, frozen=True, kw_only=True, tag="reshaped"):
     reason: str = ""
     held: holdings.Resources
     price_per_h: float = 0.0
+    gpu_types: tuple[str, ...] = ()
 
 
 class Vacated(Event, frozen=True, kw_only=True, tag="vacated"):

@@ -13,6 +13,7 @@ import msgspec
 
 from oarlock.spec import attempts, intents, jobs, phases
 
+LINE_CHARACTERS = 300
 COMMAND_CHARACTERS = 200
 """The most characters of the command in a summary."""
 PLACES = 64
@@ -71,6 +72,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     restarts: int = 0
     exit_code: int | None = None
     blamed: str = ""  # the task to blame for the last failure
+    last_line: str = ""  # of that task, of a job that has failed
 
     @property
     def terminal(self) -> bool:
@@ -109,7 +111,13 @@ def of(job: jobs.Job, now: float) -> Summary:
         restarts=job.restarts,
         exit_code=job.exit_code,
         blamed=verdict.task if verdict is not None else "",
+        last_line=_last_line(verdict) if verdict is not None and job.phase is phases.Phase.FAILED else "",
     )
+
+
+def _last_line(verdict: attempts.Verdict) -> str:
+    """Return the last line that says something."""
+    return next((line.strip() for line in reversed(verdict.last_lines) if line.strip()), "")[:LINE_CHARACTERS]
 
 
 def command(job: jobs.Job) -> str:

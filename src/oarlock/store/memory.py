@@ -22,6 +22,7 @@ from oarlock.spec import errors
 from oarlock.spec.access.users import Session, Token, User
 from oarlock.spec.cluster.nodes import Node
 from oarlock.spec.cluster.pools import Pool
+from oarlock.spec.cluster.samples import Sample
 from oarlock.spec.events import AnyEvent, Record
 from oarlock.spec.holdings import Holding, Resources
 from oarlock.spec.jobs import Checkpoint, Job
@@ -140,6 +141,7 @@ class MemoryTransaction:
         self._tokens: Table[str, Token] = Table(undo)
         self._sessions: Table[str, Session] = Table(undo)
         self._usage: Table[tuple[str, int], stores.Usage] = Table(undo)
+        self._samples: Table[float, Sample] = Table(undo)
         self._anchors: Table[str, Anchor] = Table(undo)  # one at most
         self._log: list[Record] = []
         self._seq = 0
@@ -269,6 +271,10 @@ class MemoryTransaction:
         ]
         return sorted(found, key=lambda one: (-one.ended_at, one.job, one.attempt))[:limit]
 
+    def samples(self, *, since: float, until: float, limit: int) -> list[Sample]:
+        times = sorted(at for at in self._samples if since <= at < until)
+        return [self._samples[at] for at in rules.spread(times, limit)]
+
     def snapshots_in_use(self) -> set[str]:
         return {job.snapshot for job in self._jobs.values() if job.snapshot is not None}
 
@@ -395,6 +401,14 @@ class MemoryTransaction:
     def add_usage(self, usage: stores.Usage) -> None:
         if (usage.job, usage.attempt) not in self._usage:
             self._usage.put((usage.job, usage.attempt), usage)
+
+    def add_sample(self, sample: Sample) -> None:
+        if sample.at not in self._samples:
+            self._samples.put(sample.at, sample)
+
+    def forget_samples(self, before: float) -> None:
+        for at in [at for at in self._samples if at < before]:
+            self._samples.drop(at)
 
     # -- the rest ---------------------------------------------------------------------------------------------------
 

@@ -372,3 +372,9 @@ def stale(epoch: int, present: int) -> errors.StaleEpoch:
         hint="Stop acting as the leader; take the leadership again first.",
         detail={"epoch": present},
     )
+
+
+def spread(times: Sequence[float], limit: int) -> list[float]:
+    """Return `limit` of these times at most, equally far apart in the list, with the last one."""
+    step = -(-len(times) // limit)
+    return list(times[(len(times) - 1) % step :: step]) if step > 1 else list(times)

@@ -26,6 +26,7 @@ import msgspec
 from oarlock.spec.access.users import Session, Token, User
 from oarlock.spec.cluster.nodes import Node
 from oarlock.spec.cluster.pools import Pool
+from oarlock.spec.cluster.samples import Sample
 from oarlock.spec.events import AnyEvent, Record
 from oarlock.spec.holdings import Holding
 from oarlock.spec.jobs import Checkpoint, Job
@@ -44,7 +45,11 @@ class Leader(msgspec.Struct, frozen=True):
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """The usage of one attempt of one job, written when it was released; or the sum of a user or a pool."""
+    """The usage of one attempt of one job, written when it was released; or the sum of a user or a pool.
+
+    `gpu_type` names the types of its devices; empty with devices: an earlier Oarlock wrote it, and knew neither the
+    type nor the useful part (None). A sum has no type, and no useful part.
+    """
 
     owner: str
     pool: str
@@ -52,7 +57,9 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int = 0
     started_at: float = 0.0
     ended_at: float = 0.0
+    gpu_type: str = ""  # `a100`, or `a100, h100`
     device_seconds: float = 0.0
+    useful_seconds: float | None = None  # the part of the device-seconds in which its gang was PROCESSING
     cpu_seconds: float = 0.0
     cost: float = 0.0
 
@@ -195,6 +202,12 @@ class View(Protocol):
         """
         ...
 
+    def samples(self, *, since: float, until: float, limit: int) -> list[Sample]:
+        """Return the samples of the cluster from `since` to before `until`, oldest first: `limit` at most, spread over
+        the time.
+        """
+        ...
+
     def snapshots_in_use(self) -> set[str]:
         """Return the digests that a stored job names."""
         ...
@@ -255,6 +268,14 @@ class Transaction(View, Protocol):
 
     def add_usage(self, usage: Usage) -> None:
         """Add the usage of an attempt, once."""
+        ...
+
+    def add_sample(self, sample: Sample) -> None:
+        """Add a sample of the cluster. Do nothing where there is one of that time."""
+        ...
+
+    def forget_samples(self, before: float) -> None:
+        """Forget the samples that were taken before that time."""
         ...
 
     def tell(self, kind: str, names: Collection[str], *, at: float) -> None:

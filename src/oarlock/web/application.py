@@ -24,7 +24,7 @@ from oarlock.web.pages import home, live
 from oarlock.web.pages.administration import login, server, sessions, users
 from oarlock.web.pages.cluster import cluster, pools, simulate, usage
 from oarlock.web.pages.jobs import compare, job, jobs, log, metrics, submit
-from oarlock.web.rendering import assets, compressing, drawing, templating, texts
+from oarlock.web.rendering import assets, compressing, drawing, tables, templating, texts
 from oarlock.web.updates import feeds, fragments, openpages, readers
 
 PAGES: tuple[table.Page, ...] = (
@@ -146,7 +146,7 @@ class Pages:
                 origins.check_origin(visit.headers)
             if not page.open:
                 await visit.admit(self._admissions)
-                visit.demand(page.right)
+                _permit(visit, page)
             if visit.fragment and page.live:
                 return await self._update(visit, page)
             return await self._response(visit, await page.handler(visit), page)
@@ -213,7 +213,7 @@ class Pages:
         try:
             page = self._page(visit)
             visit.admit_as(server)
-            visit.demand(page.right)
+            _permit(visit, page)
             response, shown = await self._updates.find(visit, lambda: self._made(visit, page))
             return response.headers.get("etag", "") if shown is not None else ""
         except Exception:  # noqa: BLE001 - the page itself asks, and gets the answer
@@ -235,14 +235,24 @@ class Pages:
             frame: dict[str, Any] = {
                 **visits.facts(visit),
                 "title": page.title if page is not None else "",
-                "menu": [one for one in self._menu if visit.admitted and visit.may(one.right)],
+                "menu": [one for one in self._menu if visit.admitted and _offered(visit, one)],
             }
             text = await self._drawing(self._templates.render, answer.template, **{**frame, **answer.facts})
+            if page is not None and not visit.fragment and (asked := visit.asked(tables.PARAMETER)):
+                return await self._sheet(text, asked)
             response: responses.Response = responses.HTMLResponse(text, answer.status)
             for name, value in answer.headers:
                 response.headers.append(name, value)
             return response
         return answer
+
+    async def _sheet(self, page: str, table: str) -> responses.Response:
+        """Return a table of the page as CSV. Raises NotFound."""
+        found = await self._drawing(tables.sheet, page, table)
+        if found is None:
+            raise errors.NotFound("This page has no such table.", hint="Follow the link CSV that stands below a table.")
+        headers = {"content-disposition": f'attachment; filename="{table}.csv"'}
+        return responses.Response(found, media_type="text/csv", headers=headers)
 
     async def _unauthenticated(
         self, visit: visits.Visit, error: errors.OarlockError, *, script: bool
@@ -263,6 +273,19 @@ class Pages:
             return responses.JSONResponse(told, error.status)
         facts = {"title": "Not possible", "error": error, "next": "/"}
         return await self._response(visit, table.Filled(template="error.html", facts=facts, status=error.status), None)
+
+
+def _offered(visit: visits.Visit, page: table.Page) -> bool:
+    return visit.offers(page.capability) and visit.may(page.right)
+
+
+def _permit(visit: visits.Visit, page: table.Page) -> None:
+    """Raise Forbidden for a page that the user may not open, and NotFound for one that this server does not have."""
+    if not visit.offers(page.capability):
+        raise errors.NotFound(
+            f"This server has no such page: it lacks `{page.capability}`.", hint="Start from the home page."
+        )
+    visit.demand(page.right)
 
 
 def _by_name(visit: visits.Visit, answer: table.Filled) -> bool:

@@ -1,6 +1,6 @@
-"""Descriptions of pages: path, title, right, and the function that fills a template.
+"""Descriptions of pages: path, title, capability, right, and the function that fills a template.
 
-A room to come registers one page here. The table of all pages is in `application`; the tests go through it.
+A room to come registers one page. The table of all pages is in `application`; the tests go through it.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ Handler = Callable[[visits.Visit], Awaitable[Filled | responses.Response]]
 class Page(msgspec.Struct, frozen=True, kw_only=True):
     """A page or an action. `key` is the letter that opens it after `g`; only pages with one stand in the menu.
 
+    A page with a `capability` is there on servers that have it, for users who have its `right`, and on no other.
+
     An `open` page needs no session. A `stream` is refused to other sites although it changes nothing. A script alone
     calls an action with `script`, and gets its failures as JSON. A `live` page fetches itself again, and shows nothing
     but what its address and its user's rights determine: equal readers share its updates (`fragments`).
@@ -43,6 +45,7 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     handler: Handler
     title: str = ""
     method: str = "GET"
+    capability: str = ""
     right: users.Right = users.Right.VIEWER
     open: bool = False
     stream: bool = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from tests.api import rig as rigs
 from tests.api.jobs import test_outlook
@@ -35,7 +36,9 @@ async def ran(rig: rigs.Rig, name: str, seconds: float, who: str = "ann") -> job
         attempt=1,
         started_at=begun,
         ended_at=rig.clock.now,
+        gpu_type="h100",
         device_seconds=2 * seconds,
+        useful_seconds=1.5 * seconds,
         cpu_seconds=seconds,
         cost=seconds / 100,
     )
@@ -105,6 +108,23 @@ async def test_a_day_has_its_part_of_each_attempt(rig: rigs.Rig) -> None:
     assert [(one["name"], one["device_hours"]) for one in mine] == [("2023-11-15", pytest.approx(2))]
     late = await usage(rig, "root", since=midnight + 3600)
     assert [(one["name"], one["device_hours"]) for one in late] == [("2023-11-15", pytest.approx(2 + 2))]
+
+
+async def test_the_types_of_gpu_have_their_useful_and_idle_hours(rig: rigs.Rig) -> None:
+    await ran(rig, "typed", 3600)
+    held = {"owner": "ann", "pool": "p", "attempt": 1, "started_at": 1.0, "ended_at": 3601.0}
+    early = stores.Usage(job="old", device_seconds=7200, **held)
+    none = msgspec.structs.replace(early, job="cores", device_seconds=0.0, useful_seconds=0.0, cpu_seconds=3600)
+    await rig.store.write(lambda tx: (tx.add_usage(early), tx.add_usage(none)))
+    await test_outlook.fill(rig, "runs", 2, "bob")
+    rig.clock.now += 1800
+    found = await usage(rig, "root", by="gpu_type")
+    told = [[one[name] for name in ("name", "device_hours", "useful_hours", "idle_hours")] for one in found]
+    assert told == [
+        ["h100", pytest.approx(3), pytest.approx(2.5), pytest.approx(0.5)],
+        ["none", 0, 0, 0],
+        ["not recorded", pytest.approx(2), 0, 0],
+    ], "of an earlier record it is not known which hours were useful"
 
 
 async def test_too_many_days_are_refused_and_not_left_out(rig: rigs.Rig) -> None:

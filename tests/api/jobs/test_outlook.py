@@ -45,7 +45,8 @@ async def fill(rig: rigs.Rig, name: str, gpus: int, who: str = "ann", **spec: An
         amount=holdings.Resources(1000, 0, gpus),
         devices=tuple(range(gpus)),
     )
-    await rig.happen(job.id, events.Admitted(attempt=1, holdings=(claim,), reason="first in order"))
+    admitted = events.Admitted(attempt=1, holdings=(claim,), reason="first in order", gpu_types=("h100",))
+    await rig.happen(job.id, admitted)
     await rig.store.write(lambda tx: tx.hold([claim]))
     return await process(rig, job)
 

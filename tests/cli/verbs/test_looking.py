@@ -23,6 +23,7 @@ from oarlock.client import verbs
 from oarlock.display.jobs import endings
 from oarlock.display.tables import columns
 from oarlock.spec import attempts, bodies, errors, holdings, intents, phases, refusals, roles
+from oarlock.spec.cluster import samples
 
 
 class Typed:
@@ -504,6 +505,31 @@ def test_users_and_their_tokens(type_: Typed, server: live.LiveServer) -> None:
     type_("users", "revoke", "dora", made["sha256"])
     type_("ps", "--token", made["token"], code=1)
     type_("users", "list", "--token", token, code=1)
+
+
+def test_the_jobs_of_a_time(type_: Typed, server: live.LiveServer, capsys: pytest.CaptureFixture[str]) -> None:
+    from oarlock.client.synchronous import clients
+
+    with clients.Client() as client:
+        made = client.submit({"command": "true", "name": "timed"}, directory=None)
+    before, after = f"{made.created_at - 10:.1f}", f"{made.created_at + 10:.1f}"
+    assert "timed" in type_("ps", "--since", before, "--until", after)
+    assert "timed" not in type_("ps", "--since", after)
+    assert [one["name"] for one in json.loads(type_("ps", "--since", before, "--json"))["items"]] == ["timed"]
+    assert json.loads(type_("ps", "--until", before, "--json"))["items"] == []
+    assert main.main(["ps", "--until", before]) == 0
+    assert "Without --until there may be others." in capsys.readouterr().err
+    assert main.main(["ps", "--until", "soon"]) in (1, 2)
+    assert "--until" in capsys.readouterr().err
+
+
+def test_the_use_of_pools_over_time(type_: Typed, server: live.LiveServer) -> None:
+    one = samples.Sample(
+        at=server.rig.clock.now - 60, pools={"research": samples.PoolUse({"gpus": 1.5}, {"gpus": 2.0})}
+    )
+    server.do(server.rig.store.write(lambda tx: tx.add_sample(one)))
+    said = type_("pools", "--since", f"{server.rig.clock.now - 3600:.1f}")
+    assert [line.split() for line in said.splitlines()][1] == ["research", "gpus", "1.5", "1.5", "2", "1"]
 
 
 def test_versions(type_: Typed, server: live.LiveServer) -> None:

@@ -179,6 +179,9 @@ async def test_two_share_a_device_and_the_third_waits_for_its_share() -> None:
     assert sum(one.device_seconds for one in used) == pytest.approx(
         sum([(await plant.job(name)).served_s for name in ("j-a", "j-b", "j-c", "j-whole")])
     )
+    attempts = await plant.store.read(lambda view: view.attempts_used(since=0.0, until=1e12))
+    assert {one.gpu_type for one in attempts} == {"h100"}
+    assert all(0.0 < one.useful_seconds < one.device_seconds for one in attempts), "all but launch and storing"
 
 
 # Another size, another place

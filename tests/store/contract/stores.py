@@ -16,6 +16,7 @@ from tests.store.contract import (
     lists,
     names,
     removal,
+    samples,
     transactions,
     usage,
 )
@@ -34,5 +35,6 @@ class StoreContract(
     cluster.Cluster,
     access.Access,
     usage.Usage,
+    samples.Samples,
 ):
     """The whole contract."""

@@ -38,7 +38,8 @@ class Usage:
 
     async def test_the_attempts_of_a_time_are_found_with_their_ends_newest_first(self, store: stores.Store) -> None:
         def use(job: str, start: float, end: float, owner: str = "ann", attempt: int = 1) -> stores.Usage:
-            return stores.Usage(owner=owner, pool="p", job=job, attempt=attempt, started_at=start, ended_at=end)
+            more = {"gpu_type": "a100, h100", "useful_seconds": 7.5} if job == "j-1" else {}
+            return stores.Usage(owner=owner, pool="p", job=job, attempt=attempt, started_at=start, ended_at=end, **more)
 
         every = [use("j-1", 0, 10), use("j-2", 10, 20, "bob"), use("j-2", 20, 40, "bob", 2), use("j-3", 25, 30)]
         await store.write(lambda t: [t.add_usage(one) for one in every])

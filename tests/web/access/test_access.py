@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from urllib.parse import urljoin
 
 import pytest
 from tests.api.security import test_privacy
@@ -11,10 +12,10 @@ from tests.web import browsers
 
 from oarlock.api.security import authentication
 from oarlock.data import storage
-from oarlock.spec import jobs
+from oarlock.spec import errors, jobs
 from oarlock.spec.access import privacy, users
 from oarlock.web import application, routing
-from oarlock.web.access import cookies, origins
+from oarlock.web.access import cookies, origins, visits
 
 PAGES = application.PAGES
 OWN = ("root", "ann")
@@ -94,12 +95,12 @@ async def crawled(rig: browsers.WebRig, who: str, *begin: str) -> dict[str, str]
             path = left.pop()
             if path in found or not path.startswith("/") or path.startswith(("/static/", "/logout")):
                 continue
-            assert len(found) < 200, "the crawl has no end"
+            assert len(found) < 400, "the crawl has no end"
             answer = await browser.get(path)
             found[path] = answer.text + repr(answer.headers)
             if answer.text.startswith("<!doctype html>"):
                 assert "details " not in browsers.elements(answer.text), "without an id an update closes it"
-                left += browsers.links(answer.text)
+                left += [urljoin(path, link) for link in browsers.links(answer.text)]
     return found
 
 
@@ -352,3 +353,20 @@ async def test_the_stream_of_news_ends_with_its_session(rig: browsers.WebRig) ->
         await rig.store.write(lambda tx: tx.remove_token(authentication.digest(rig.tokens["ann"])))
         rig.services.authenticator.forget()
         assert "event: ended" in [line async for line in lines]
+
+
+async def test_a_page_of_a_capability_is_there_where_the_server_has_it(rig: browsers.WebRig) -> None:
+    async def show(visit: visits.Visit) -> routing.Filled:
+        return routing.Filled(template="error.html", facts={"error": errors.NotFound("shown"), "next": "/"})
+
+    more = {"path": "/notebooks", "title": "Notebooks", "right": users.Right.USER, "key": "b"}
+    page = routing.Page(handler=show, capability="notebooks", **more)
+    told: list[tuple[str, int, bool]] = []
+    for words in ((), ("notebooks",)):
+        rig.tell(page, capabilities=words)
+        for who in ("vera", "ann"):
+            async with rig.browser(who) as browser:
+                home = (await browser.get("/")).text
+                status = (await browser.get("/notebooks")).status_code
+                told.append((who, status, 'href="/notebooks" data-key="b"' in home))
+    assert told == [("vera", 404, False), ("ann", 404, False), ("vera", 403, False), ("ann", 200, True)]

@@ -19,8 +19,8 @@ from tests.api.jobs import test_outlook
 from tests.web import browsers
 
 from oarlock.data import storage
-from oarlock.spec import attempts, events, intents, jobs
-from oarlock.spec.cluster import pools
+from oarlock.spec import attempts, events, intents, jobs, refusals
+from oarlock.spec.cluster import pools, samples
 
 EMPTY = {
     "home": "/",
@@ -124,7 +124,15 @@ async def _fill(rig: browsers.WebRig) -> None:
     await _told(rig, runs)
     silent = await rig.launch(await rig.submit("bob", name="loads"))
     await rig.submit("ann", name="waits", roles={"worker": {"count": 2, "gpus": 1}})
-    await rig.submit("bob", name="behind", timeout="30m", roles={"worker": {"gpus": 2}})
+    behind = await rig.submit("bob", name="behind", timeout="30m", roles={"worker": {"gpus": 2}})
+    holder = refusals.Holder(job="", name="runs", owner="ann", pool="default", amount={"gpus": 1.0})
+    no_room = refusals.Refusal(code=refusals.Code.NO_CAPACITY, message="it needs 2 GPUs, 1 is free", holders=(holder,))
+    await rig.happen(behind.id, events.Refused(refusal=no_room))
+    for age in (3900.0, 3600.0, 300.0):
+        use = samples.PoolUse(used={"gpus": 1.0}, entitled={"gpus": 1.5})
+        devices = {"h100": samples.Devices(1.0, 0.75, 0.25)}
+        one = samples.Sample(at=rig.clock.now - age, devices=devices, pools={"default": use})
+        await rig.store.write(lambda tx, one=one: tx.add_sample(one))
     rig.clock.now += 90
     _measured(rig, silent)
 

@@ -17,7 +17,7 @@ from oarlock.api.jobs import simulations
 from oarlock.cli import main
 from oarlock.scheduler.policies import registry
 from oarlock.simulator import recorder
-from oarlock.spec import phases
+from oarlock.spec import jobs, phases
 from oarlock.spec.input import validation
 from oarlock.spec.simulator import recordings
 from oarlock.spec.simulator import simulations as nouns
@@ -210,18 +210,28 @@ def recorded(tmp_path: Path) -> bytes:
     return msgspec.json.encode(recorder.record(path, ("fifo", "las")))
 
 
-async def test_the_results_are_drawn(rig: browsers.WebRig, tmp_path: Path) -> None:
+async def left(rig: browsers.WebRig, job: jobs.Job, content: bytes) -> None:
+    """Let the simulation end, and leave this file as its results."""
+    place = Path(rig.services.about.home) / "files" / job.id / "worker-0" / "attempt-1"
+    await asyncio.to_thread(lambda: (place.mkdir(parents=True), (place / nouns.FILE).write_bytes(content)))
+
+
+async def ended(rig: browsers.WebRig) -> jobs.Job:
+    """A simulation that has ended, and has left no file yet."""
     job, _ = await made(rig, await send(rig, workload="small-first", policy=["fifo", "las"]))
     assert "left no results" not in await show(rig, f"/simulate/{job.id}")
-    content = await asyncio.to_thread(recorded, tmp_path)
     await rig.launch(job)
     await rig.end(job.id, code=0)
     stored = await rig.store.read(lambda view: view.job(job.id))
     assert stored is not None
     rig.store._state._jobs[job.id] = msgspec.structs.replace(stored, phase=phases.Phase.COMPLETED)
+    return stored
+
+
+async def test_the_results_are_drawn(rig: browsers.WebRig, tmp_path: Path) -> None:
+    job = await ended(rig)
     assert "left no results" in await show(rig, f"/simulate/{job.id}")
-    place = Path(rig.services.about.home) / "files" / job.id / "worker-0" / "attempt-1"
-    await asyncio.to_thread(lambda: (place.mkdir(parents=True), (place / nouns.FILE).write_bytes(content)))
+    await left(rig, job, await asyncio.to_thread(recorded, tmp_path))
     page = await show(rig, f"/simulate/{job.id}")
     text = browsers.text(page)
     assert "time to the end, mean" in text

@@ -33,22 +33,29 @@ async def test_days_have_their_parts_and_users_their_sums(rig: browsers.WebRig) 
     assert "2.00" in mine
 
 
-async def test_the_sum_of_a_span_is_the_same_by_day_user_and_pool(rig: browsers.WebRig) -> None:
+async def test_the_sum_of_a_span_is_the_same_by_day_user_pool_and_type(rig: browsers.WebRig) -> None:
     rig.clock.now = (rig.clock.now // DAY_S + 1) * DAY_S - 2 * 3600
     await test_history.ran(rig, "long", 3 * 3600)
-    for by in ("day", "user", "pool"):
-        rows = (await page(rig, f"/usage.csv?span=1d&by={by}")).splitlines()[1:]
-        told = [sum(float(row.split(",")[column]) for row in rows) for column in (1, 2, 3)]
-        assert told == pytest.approx([2.0, 1.0, 36.0]), "two GPUs for the hour of today"
+    for by in ("day", "user", "pool", "gpu_type"):
+        *rows, last = (await page(rig, f"/usage?span=1d&by={by}&csv=usage")).splitlines()[1:]
+        told = [sum(float(row.split(",")[column]) for row in rows) for column in range(1, 6)]
+        assert told == pytest.approx([2.0, 1.5, 0.5, 1.0, 36.0]), "two GPUs for the hour of today"
+        assert [float(cell) for cell in last.split(",")[1:]] == pytest.approx(told)
 
 
 async def test_the_rows_as_csv_and_unknown_choices(rig: browsers.WebRig) -> None:
     await test_history.ran(rig, "run", 3600, "bob")
-    assert (await page(rig, "/usage.csv?by=pool")).splitlines() == [
-        "pool,device_hours,cpu_hours,cost",
-        "default,2.0,1.0,36.0",
+    assert (await page(rig, "/usage?by=gpu_type&csv=usage")).splitlines() == [
+        "GPU type,GPU-hours,Useful,Idle,CPU-hours,Cost",
+        "h100,2.0,1.5,0.5,1.0,36.0",
+        "Sum,2.0,1.5,0.5,1.0,36.0",
     ]
-    assert "day" in (await page(rig, "/usage.csv?by=planet&span=1000d")).splitlines()[0]
+    assert (await page(rig, "/usage?by=planet&span=1000d&csv=usage")).startswith("Day,")
+
+
+async def test_the_command_asks_for_what_the_page_shows(rig: browsers.WebRig) -> None:
+    rig.clock.now = 20_000 * DAY_S + 3600
+    assert "oarlock usage --by gpu_type --since 2024-09-28T00:00:00Z" in await page(rig, "/usage?by=gpu_type&span=7d")
 
 
 async def test_nothing_was_used(rig: browsers.WebRig) -> None:

@@ -199,3 +199,46 @@ async def test_the_page_asks_before_a_job_starts_again_from_its_first_step(
 
         monkeypatch.setattr(listed, "_last_step", checkpoint)
         assert await resumed(ran.id) == 303
+
+
+async def test_jobs_are_filtered_by_time_and_name_and_the_form_keeps_both(rig: browsers.WebRig) -> None:
+    for name, age in (("early", 7200.0), ("late", 600.0), ("late-too", 60.0)):
+        rig.clock.now -= age
+        await rig.submit("ann", name=name)
+        rig.clock.now += age
+    async with rig.browser("ann") as browser:
+
+        async def found(**asked: str) -> list[str]:
+            page = (await browser.get("/jobs", params=asked)).text
+            browsers.elements(page)
+            form = dict(re.findall(r'<input (?:type="search" )?name="(\w+)" value="([^"]*)"', page))
+            assert {name: form.get(name) for name in asked} == asked, "Show keeps them"
+            return names(page)
+
+        assert await found(since="1h") == ["late-too", "late"]
+        assert await found(until="5m") == ["late", "early"]
+        assert await found(since="1h", until="5m") == ["late"]
+        assert await found(name="late", since="3h") == ["late"]
+        assert await found(since="30s") == []
+        assert "No job matches" in (await browser.get("/jobs?since=30s")).text
+        sheet = (await browser.get("/jobs.csv?since=1h&until=5m")).text.splitlines()
+        assert [line.split(",")[1] for line in sheet[1:]] == ["late"]
+        assert (await browser.get("/jobs?since=yesterday")).status_code == 422
+        opened = (await browser.get("/jobs?since=1h")).text
+        (seen,) = re.findall(r'data-seen="([^"]+)"', opened)
+        rig.clock.now += 1
+        await rig.submit("ann", name="new")
+        fresh = (await browser.get("/jobs", params={"since": "1h", "seen": seen})).text
+        assert (names(fresh), "1 new job" in browsers.text(fresh)) == (["late-too", "late"], True)
+
+
+async def test_each_action_shows_its_command(rig: browsers.WebRig) -> None:
+    ended = await rig.end((await rig.launch(await rig.submit("ann", name="ended"))).id)
+    async with rig.browser("ann") as browser:
+        listed_page = browsers.text((await browser.get("/jobs")).text)
+        assert all(f"oarlock {verb} JOB..." in listed_page for verb in ("halt", "resume", "cancel", "rm"))
+        page = browsers.text((await browser.get(f"/jobs/{ended.id}")).text)
+        assert "oarlock submit --again ended" in page
+        assert "oarlock submit job.yaml --again ended" in page
+        digest = re.findall(r'name="sha256" value="([0-9a-f]{64})"', (await browser.get("/sessions")).text)[0]
+        assert f"oarlock sessions end {digest[:12]}" in (await browser.get("/sessions")).text

@@ -35,3 +35,9 @@ async def test_a_form_with_a_field_named_like_a_method_is_kept(rig: browsers.Web
         answer = await browser.post("/jobs", data={"items": "1", "get": "2"}, headers=browsers.OURS)
     assert answer.status_code == 401
     assert re.findall(r'<textarea [^>]*name="(\w+)"[^>]*>\s*(\w+)<', answer.text) == [("items", "1"), ("get", "2")]
+
+
+def test_an_empty_state_names_the_command_or_the_page_that_helps() -> None:
+    for file in sorted(templating.FOLDER.rglob("*.html")):
+        for said in re.findall(r'<p class="empty">(.*?)</p>', file.read_text()):
+            assert "<code>" in said or "href=" in said or "does not tell" in said, (file, said)

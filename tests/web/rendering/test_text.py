@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
 import html5lib
 import httpx
 import msgspec
 import pytest
 from tests.api import rig as rigs
+from tests.api.jobs import test_outlook
 from tests.web import browsers
+from tests.web.cluster import test_simulate
 
-from oarlock.data import storage
-from oarlock.spec import events, jobs
-from oarlock.web.rendering import templating, texts
+from oarlock.data import filekeys, storage
+from oarlock.spec import events, jobs, refusals
+from oarlock.web import application
+from oarlock.web.access import visits
+from oarlock.web.rendering import tables, templating, texts
 
 TAGS = [
     "script",
@@ -92,7 +102,8 @@ def stored_with(job: jobs.Job, text: str) -> jobs.Job:
     spec = msgspec.structs.replace(job.spec, command=("python", text), env={text: text}, results=text)
     verdict = msgspec.structs.replace(job.attempts[0].verdict, message=text, hint=text, task=text)  # type: ignore[type-var]
     last = msgspec.structs.replace(job.attempts[0], verdict=verdict, no_restart=text, reason=text)
-    return msgspec.structs.replace(job, spec=spec, name=text, owner="ann", reason=text, attempts=(last,))
+    told = {"name": text, "owner": "ann", "reason": text, "sent_from": text, "snapshot": "0" * 64}
+    return msgspec.structs.replace(job, spec=spec, attempts=(last,), **told)
 
 
 async def pages(rig: browsers.WebRig, text: str) -> list[str]:
@@ -140,19 +151,48 @@ async def test_hostile_text_makes_no_element_and_reads_as_sent(rig: browsers.Web
 
 
 FORMS = {
-    "GET /jobs": ("text", "pool", "owner", "name", "after", "seen", "column"),
+    "GET /": ("sections",),
+    "GET /jobs": (
+        "text",
+        "pool",
+        "owner",
+        "name",
+        "since",
+        "until",
+        "sort",
+        "ascending",
+        "phase",
+        "after",
+        "seen",
+        "column",
+    ),
     "GET /cluster": ("node", "in", "group", "colour", "span"),
+    "GET /pools": ("span",),
     "GET /usage": ("by", "span"),
-    "GET /compare": ("job", "q", "name", "x", "best"),
+    "GET /compare": ("job", "q", "name", "x", "best", "log", "first", "last"),
     "GET /submit": ("from", "example"),
     "GET /users": ("user",),
     "GET /pools/edit": ("pool",),
     "GET /login": ("next",),
-    "GET /jobs/{job}/log": ("q", "task", "attempt", "stream", "since", "until", "line", "at"),
-    "GET /jobs/{job}/metrics": ("q", "x", "ranks", "name"),
-    "GET /jobs/{job}": ("sections", "decision", "ranks"),
-    "POST /pools/edit": ("pool", "parent", "policy", "reserve", "limit", "share", "static", "version", "action"),
-    "POST /users": ("user", "right", "note", "action", "sha256", "number"),
+    "GET /jobs/{job}/log": (
+        *("q", "task", "attempt", "stream", "since", "until", "line", "at", "back", "times", "exact", "wrap"),
+        *("regex", "apart"),
+    ),
+    "GET /jobs/{job}/metrics": ("q", "x", "ranks", "name", "log", "first", "last"),
+    "GET /jobs/{job}": ("sections", "decision", "decisions", "ranks"),
+    "POST /pools/edit": (
+        "pool",
+        "parent",
+        "policy",
+        "reserve",
+        "limit",
+        "share",
+        "static",
+        "version",
+        "previewed",
+        "action",
+    ),
+    "POST /users": ("user", "right", "note", "action", "sha256", "number", "sure"),
     "POST /simulate": ("workload", "nodes", "seed", "text", "policy", "node_mtbf_s"),
     "POST /submit": (
         "text",
@@ -166,7 +206,8 @@ FORMS = {
         "action",
     ),
     "POST /jobs/{job}/set": ("priority", "pool", "min", "max"),
-    "POST /jobs": ("action", "job"),
+    "POST /jobs": ("action", "job", "sure"),
+    "POST /jobs/{job}/again": ("key",),
     "POST /sessions": ("sha256",),
 }
 """The fields that a reader types, or can put into an address, of each page."""
@@ -174,7 +215,7 @@ KEPT = {
     "POST /pools/edit": ("parent", "policy", "reserve", "limit", "share", "static"),
     "POST /users": ("user",),
     "POST /simulate": ("nodes", "seed"),
-    "GET /jobs": ("text", "pool", "owner"),
+    "GET /jobs": ("text", "pool", "owner", "name"),
     "GET /cluster": ("node",),
     "GET /jobs/{job}/log": ("q",),
 }
@@ -185,12 +226,16 @@ ASKING = {
     "POST /simulate": {"workload": "small-first"},
     "POST /submit": {"action": "check"},
 }
+OF_SESSIONS = ("POST /logout", "POST /login")
+"""They end the session of the test, or begin another one."""
+NOT_SHOWN = {tables.PARAMETER, "part"}
+"""With these the answer is a table, or a part of a page."""
 PER_PAGE = 12
 
 
 async def filled(browser: httpx.AsyncClient, page: str, job: str, fields: dict[str, str]) -> str:
     method, _, path = page.partition(" ")
-    path = path.format(job=job)
+    path = path.format(job=job, task="worker-0")
     if method == "GET":
         answer = await browser.get(path, params=fields)
     else:
@@ -226,6 +271,100 @@ async def test_hostile_text_that_is_typed_makes_no_element_and_comes_back_as_typ
             shown = values(await filled(browser, page, job, {**ASKING.get(page, {}), **kept})) if kept else {}
             for name in kept:
                 assert shown.get(name) in (texts.typed(text).unescape(), texts.visible(text)), name
+
+
+async def test_every_field_that_a_page_reads_is_tried(rig: browsers.WebRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A field that a page reads, and FORMS lacks, would be tried with no hostile text."""
+    read: set[str] = set()
+
+    class Fields(dict[str, list[str]]):
+        def get(self, name: str, default: Any = None) -> Any:
+            read.add(name)
+            return super().get(name, default)
+
+    decoded = visits._decoded
+    job = await rig.launch(await rig.submit("root", name="read"))
+    missing = {}
+    async with rig.browser("root") as browser:
+        monkeypatch.setattr(visits, "_decoded", lambda raw: Fields(decoded(raw)))
+        for page in application.PAGES:
+            key = f"{page.method} {page.path}"
+            if page.stream or page.script or key in OF_SESSIONS:
+                continue
+            read.clear()
+            known = dict.fromkeys(FORMS.get(key, ()), "x")
+            told = [
+                await filled(browser, key, job.id, {**known, **more})
+                for more in ({}, ASKING.get(key, {}), {"sections": "all"}, {"action": "cancel", "job": job.id})
+            ]
+            new = {one for one in read - set(known) - NOT_SHOWN if not one.startswith(("field.", "was."))}
+            if new and (page.method == "POST" or any(text.startswith("<!doctype html>") for text in told)):
+                missing[key] = new
+    assert missing == {}
+
+
+async def test_hostile_names_on_the_cluster_are_text(rig: browsers.WebRig) -> None:
+    job = await test_outlook.fill(rig, "runs", 1)
+    waits = await rig.submit("ann", name="waits", roles={"worker": {"gpus": 2}})
+    seen: list[Any] = []
+    async with rig.browser("ann") as browser:
+        for first in (-PER_PAGE, *range(0, len(HOSTILE), PER_PAGE)):
+            text = PLAIN if first < 0 else " ~ ".join(HOSTILE[first : first + PER_PAGE])
+            refusal = refusals.Refusal(
+                code=refusals.Code.NO_CAPACITY,
+                message=text,
+                holders=(refusals.Holder(job="", name=text, owner=text, pool=text, amount={"gpus": 1.0}),),
+            )
+            for one, more in ((job, {}), (waits, {"refusal": refusal})):
+                told = {"name": text, "pool": text, **more}
+                rig.store._state._jobs[one.id] = msgspec.structs.replace(rig.store._state._jobs[one.id], **told)
+            paths = ("/cluster", "/cluster?colour=pool&node=here", "/", "/pools", "/usage?by=pool")
+            found = [(await browser.get(path)).text for path in paths]
+            elements = [browsers.elements(page) for page in found]
+            seen = seen or elements
+            assert elements == seen, text
+            assert texts.visible(text[:100]) in browsers.text(found[0])
+
+
+async def test_hostile_names_of_files_are_text(rig: browsers.WebRig) -> None:
+    job = await rig.launch(await rig.submit("ann", name="leaves"))
+    await rig.end(job.id, code=0)
+    place = Path(rig.services.about.home) / "files" / job.id / "worker-0" / "attempt-1"
+    plain = None
+    async with rig.browser("ann") as browser:
+        for text in [PLAIN, *HOSTILE]:
+            name = text.replace("/", "|").encode("utf-8", "replace")[:200].decode("utf-8", "ignore")
+            await asyncio.to_thread(left, place, name)
+            page = (await browser.get(f"/jobs/{job.id}?sections=files")).text
+            plain = plain or browsers.elements(page)
+            assert browsers.elements(page) == plain, text
+            shown = texts.visible(filekeys.of(os.fsencode(name)))
+            assert " ".join(shown.split()) in " ".join(browsers.text(page).split())
+
+
+def left(place: Path, name: str) -> None:
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir(parents=True)
+    (place / name).write_text("x")
+
+
+async def test_hostile_text_in_the_file_of_a_simulation_is_text(rig: browsers.WebRig) -> None:
+    job = await test_simulate.ended(rig)
+    curves = {"devices": 1, "over": 1.0, "completion": ((1.0, 1.0),), "held": ((0.0, 1.0),), "useful": (), "bars": ()}
+    seen: Any = None
+    async with rig.browser("ann") as browser:
+        for first in (-PER_PAGE, *range(0, len(HOSTILE), PER_PAGE)):
+            text = PLAIN if first < 0 else " ~ ".join(HOSTILE[first : first + PER_PAGE])
+            told = {"titles": (text, text), "lines": ((text, text),), "reports": ()}
+            outcome = {**told, "curves": ({**curves, "run": text, "rows": (text,)},)}
+            content = msgspec.json.encode(outcome).replace(b"\xed\xa0\x80", b"?")
+            await asyncio.to_thread(shutil.rmtree, Path(rig.services.about.home) / "files" / job.id, True)
+            await test_simulate.left(rig, job, content)
+            page = (await browser.get(f"/simulate/{job.id}")).text
+            assert "left no results" not in page
+            seen = seen or browsers.elements(page)
+            assert browsers.elements(page) == seen, text
+            assert texts.visible(text[:60]) in browsers.text(page)
 
 
 async def test_hostile_names_of_browsers_and_tokens_are_text(rig: browsers.WebRig) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+from pathlib import Path
 
 import msgspec
 
 from oarlock.api import routes
+from oarlock.api.process import homefolder
 from oarlock.spec import bodies
 from oarlock.spec.access import users
 
@@ -36,19 +39,33 @@ async def show(call: routes.Call) -> bodies.Server:
     )
 
 
-def _disk(home: str) -> tuple[int, int]:
-    """Return the size and the free space of the disk with the server's home, in bytes."""
+SHARED_MEMORY = "/dev/shm"
+
+
+def _space(path: str) -> tuple[int, int]:
+    """Return the size and the free space of the disk of a path, in bytes."""
     try:
-        found = os.statvfs(home)
+        found = os.statvfs(path)
     except OSError:
         return 0, 0
     return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
 
 
+def _look(home: str) -> tuple[tuple[tuple[int, int], tuple[int, int]], dict[str, int]]:
+    """Return the space of the home and of the shared memory, and the secret files that others may read."""
+    readable = {}
+    for name in homefolder.SECRET_FILES:
+        with contextlib.suppress(OSError):
+            mode = Path(home, name).stat().st_mode & 0o777
+            if mode & homefolder.OTHERS:
+                readable[name] = mode
+    return (_space(home), _space(SHARED_MEMORY)), readable
+
+
 async def state(call: routes.Call) -> bodies.ServerState:
     services = call.services
     leader, count = await call.access.administered(lambda view: (view.leader(), len(view.users())))
-    disk = await asyncio.to_thread(_disk, services.about.home)
+    (disk, shared), readable = await asyncio.to_thread(_look, services.about.home)
     return bodies.ServerState(
         settings=dict(services.settings),
         problems=await services.health(),
@@ -58,6 +75,9 @@ async def state(call: routes.Call) -> bodies.ServerState:
         users=count,
         disk_bytes=disk[0],
         disk_free_bytes=disk[1],
+        file_system=services.about.file_system,
+        shared_memory_bytes=shared[0],
+        readable=readable,
     )
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import msgspec
 
 from oarlock.api import routes
-from oarlock.spec import bodies, holdings, jobs
+from oarlock.scheduler import gangs
+from oarlock.spec import bodies, holdings, jobs, phases
 from oarlock.spec.cluster import nodes
 from oarlock.store import stores
 
@@ -51,13 +52,24 @@ def _state(node: nodes.Node, held: list[holdings.Holding], tenants: dict[str, bo
 
 
 def _row(tenant: bodies.Tenant, job: jobs.Job, held: list[holdings.Holding]) -> bodies.QueueRow:
+    waits = job.phase is phases.Phase.QUEUED and not held
+    refusal = job.refusal if waits else None
     return bodies.QueueRow(
         **msgspec.structs.asdict(tenant),
         amount=total(held),
         phase=job.phase,
         since=job.phase_at,
         nodes=tuple(dict.fromkeys(one.node for one in held)),
+        needs=_needs(job) if waits else None,
+        code=refusal.code if refusal is not None else None,
+        holders=tuple(msgspec.structs.replace(one, job="") for one in refusal.holders) if refusal is not None else (),
     )
+
+
+def _needs(job: jobs.Job) -> holdings.Resources:
+    """Return the amount of the smallest gang of the job."""
+    gang = gangs.gang(job)
+    return gang.amount(gang.smallest)
 
 
 def total(held: list[holdings.Holding]) -> holdings.Resources:
@@ -69,7 +81,7 @@ ROUTES: tuple[routes.Route, ...] = (
     routes.look(
         "/api/v1/queue",
         queue,
-        "the running and waiting jobs of all users: user, pool, name and held amounts",
+        "the running and waiting jobs of all users: user, pool, name, held or needed amounts, and who holds these",
         bodies.Queue,
     ),
 )

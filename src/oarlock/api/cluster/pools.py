@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from oarlock.api import routes
-from oarlock.scheduler import gangs
 from oarlock.scheduler.policies import registry
-from oarlock.scheduler.pools import entitlement
-from oarlock.spec import bodies, errors, events, holdings, jobs, phases, plans
+from oarlock.scheduler.pools import entitlement, standing
+from oarlock.spec import bodies, errors, events, holdings, jobs, phases
 from oarlock.spec.access import users
 from oarlock.spec.cluster import poolchanges, pools, pooltrees
 from oarlock.store import stores
@@ -84,19 +83,8 @@ def names(view: stores.View, pool: str) -> list[str]:
 
 def tree(view: stores.View, declared: Sequence[pools.Pool]) -> bodies.PoolList:
     """Return the tree that the declared pools make of the present jobs and nodes."""
-    active = view.active()
-    held: dict[str, list[holdings.Holding]] = {}
-    for holding in view.holdings():
-        held.setdefault(holding.job, []).append(holding)
-    snapshot = plans.Snapshot(
-        nodes=tuple(view.nodes()),
-        pools=tuple(declared),
-        waiting=tuple(gangs.gang(job) for job in active if _waits(job)),
-        running=tuple(gangs.running(job, held[job.id]) for job in active if job.id in held),
-    )
-    capacity = entitlement.capacity(snapshot.nodes)
-    demand = entitlement.demand(snapshot.waiting, snapshot.running)
-    entitled = entitlement.divide(declared, capacity, demand)
+    active, machines = view.active(), view.nodes()
+    held, capacity, demand, entitled = standing.of(machines, declared, active, view.holdings())
     reserved = entitlement.reserved(declared, capacity)
     sums = _Sums(declared, [job.pool for job in active], demand)
     for job in active:
@@ -138,15 +126,11 @@ class _Sums:
         for name in self._lines[job.pool]:
             self.held[name] += amount
             self.running[name] += job.live is not None
-            self.waiting[name] += _waits(job)
+            self.waiting[name] += standing.waits(job)
 
     def order(self) -> list[str]:
         """Return the names in the order of the drawn tree: a parent, then its children by name."""
         return sorted(self.known, key=lambda name: self._lines[name][::-1])
-
-
-def _waits(job: jobs.Job) -> bool:
-    return job.phase is phases.Phase.QUEUED and job.live is None
 
 
 def _notes(declared: Iterable[pools.Pool], capacity: bodies.Amounts) -> tuple[str, ...]:

@@ -1,4 +1,5 @@
-"""Device-hours, CPU-hours and cost by user, pool or day: of ended attempts, from the store, and of running ones.
+"""Device-hours, held and useful, CPU-hours and cost by user, pool, type of GPU or day: of ended attempts, from the
+store, and of running ones.
 
 Each attempt counts by its part that lies within the asked time. Days are those of UTC.
 """
@@ -8,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import msgspec
 
@@ -26,7 +27,13 @@ MOST_DAYS = 400
 class By(StrEnum):
     USER = "user"
     POOL = "pool"
+    GPU_TYPE = "gpu_type"
     DAY = "day"
+
+
+NO_GPU = "none"
+NOT_RECORDED = "not recorded"
+"""The type of GPU in the records of an earlier version."""
 
 
 class UsageQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -43,8 +50,14 @@ async def show(call: routes.Call) -> bodies.UsageList:
     ended, running = await call.access.usage_between(since, now)
     sums = _Sums()
     for one in [*ended, *await _running(call, running, now)]:
-        sums.count(one.owner if query.by is By.USER else one.pool, *_part(one, since, now))
+        sums.count(_name(one, query.by), _part(one, since, now))
     return sums.told()
+
+
+def _name(one: stores.Usage, by: By) -> str:
+    if by is By.GPU_TYPE:
+        return one.gpu_type or (NOT_RECORDED if one.device_seconds else NO_GPU)
+    return one.owner if by is By.USER else one.pool
 
 
 async def _days(call: routes.Call, since: float | None, now: float) -> bodies.UsageList:
@@ -57,7 +70,7 @@ async def _days(call: routes.Call, since: float | None, now: float) -> bodies.Us
     sums = _Sums()
     for one in [*ended, *await _running(call, running, now)]:
         for day, first, last in _split(max(one.started_at, begin), min(one.ended_at, now)):
-            sums.count(day, *_part(one, first, last))
+            sums.count(day, _part(one, first, last))
     return sums.told()
 
 
@@ -69,11 +82,23 @@ def _split(first: float, last: float) -> Iterator[tuple[str, float, float]]:
         first = midnight
 
 
-def _part(one: stores.Usage, first: float, last: float) -> tuple[float, float, float]:
-    """Return the device-seconds, CPU-seconds and cost of the attempt between two times."""
+class _Part(NamedTuple):
+    """Device-seconds held, of these useful and idle, CPU-seconds, and cost."""
+
+    held: float = 0.0
+    useful: float = 0.0
+    idle: float = 0.0
+    cpus: float = 0.0
+    cost: float = 0.0
+
+
+def _part(one: stores.Usage, first: float, last: float) -> _Part:
+    """Return the part of the attempt between two times."""
     whole_s = one.ended_at - one.started_at
     part = max(0.0, min(last, one.ended_at) - max(first, one.started_at)) / whole_s if whole_s > 0 else 0.0
-    return one.device_seconds * part, one.cpu_seconds * part, one.cost * part
+    held, useful = one.device_seconds, one.useful_seconds
+    idle = 0.0 if useful is None else held - useful
+    return _Part(*(part * amount for amount in (held, useful or 0.0, idle, one.cpu_seconds, one.cost)))
 
 
 async def _running(call: routes.Call, running: list[jobs.Job], now: float) -> list[stores.Usage]:
@@ -85,38 +110,43 @@ async def _running(call: routes.Call, running: list[jobs.Job], now: float) -> li
 
 
 def _until(job: jobs.Job, live: attempts.Attempt, amount: holdings.Resources, now: float) -> stores.Usage:
-    seconds = max(0.0, now - live.held_since)
+    spent = msgspec.structs.replace(live, held=amount).spent_at(now)
     return stores.Usage(
         owner=job.owner,
         pool=job.pool,
         started_at=live.started_at,
         ended_at=now,
-        device_seconds=live.spent.device_s + amount.devices * seconds,
-        cpu_seconds=live.spent.cpu_s + amount.cpus_milli / 1000 * seconds,
-        cost=live.cost_at(now),
+        gpu_type=", ".join(live.gpu_types),
+        device_seconds=spent.device_s,
+        useful_seconds=spent.useful_s,
+        cpu_seconds=spent.cpu_s,
+        cost=spent.cost,
     )
 
 
 class _Sums:
-    """Sums by name: device-seconds, CPU-seconds and cost."""
+    """Sums by name."""
 
     def __init__(self) -> None:
-        self._by_name: dict[str, tuple[float, float, float]] = {}
+        self._by_name: dict[str, _Part] = {}
 
-    def count(self, name: str, device_seconds: float, cpu_seconds: float, cost: float) -> None:
-        devices, cpus, costs = self._by_name.get(name, (0.0, 0.0, 0.0))
-        self._by_name[name] = devices + device_seconds, cpus + cpu_seconds, costs + cost
+    def count(self, name: str, part: _Part) -> None:
+        before = self._by_name.get(name, _Part())
+        self._by_name[name] = _Part(*(one + other for one, other in zip(before, part, strict=True)))
 
     def told(self) -> bodies.UsageList:
-        rows = (bodies.UsageRow(name, one / 3600, two / 3600, cost) for name, (one, two, cost) in self._by_name.items())
-        return bodies.UsageList(tuple(sorted(rows, key=lambda row: row.name)))
+        rows = (
+            bodies.UsageRow(name, one.held / 3600, one.cpus / 3600, one.cost, one.useful / 3600, one.idle / 3600)
+            for name, one in sorted(self._by_name.items())
+        )
+        return bodies.UsageList(tuple(rows))
 
 
 ROUTES: tuple[routes.Route, ...] = (
     routes.look(
         "/api/v1/usage",
         show,
-        "device-hours, CPU-hours and cost by user, pool or day",
+        "device-hours, held, useful and idle, CPU-hours and cost by user, pool, type of GPU or day",
         bodies.UsageList,
         query=UsageQuery,
     ),

@@ -22,7 +22,10 @@ from oarlock.data import durable
 from oarlock.spec import errors
 from oarlock.spec.protocol import tasktokens
 
-_OTHERS = 0o077
+OTHERS = 0o077
+"""The rights of others than the owner."""
+
+SECRET_FILES = ("token", "task-secret")
 
 
 class ServerFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,7 +115,7 @@ class Home:
         try:
             if not place.exists():
                 durable.write(place, make(), 0o600)
-            if place.stat().st_mode & _OTHERS:
+            if place.stat().st_mode & OTHERS:
                 place.chmod(0o600)
             return place.read_bytes()
         except OSError as error:

@@ -31,9 +31,11 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     """The options of `run` and `submit`.
 
     `directory` is None for a job without code. `continues` is the JOB or JOB@STEP from whose checkpoint it begins.
+    `earlier` is the job whose code is taken, and whose variables of the shell.
     """
 
     directory: Path | None
+    earlier: jobs.Job | None = None
     continues: str | None = None
     in_place: bool = False
     detach: bool = False
@@ -45,7 +47,10 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 def carry_out(client: clients.Client, spec: jobfile.JobSpec, choice: Choice) -> int:
     """Submit the job and, unless detached, follow it. Return the exit code."""
     localserver.check_home(client.settings.home)
-    code = packing.code_of(choice.directory, spec, client.settings, in_place=choice.in_place)
+    if choice.earlier is not None:
+        code = packing.Code(stored=choice.earlier.snapshot)
+    else:
+        code = packing.code_of(choice.directory, spec, client.settings, in_place=choice.in_place)
     tell_code(code, choice)
     if not choice.quiet:
         tell_launcher(spec, choice.directory)
@@ -83,6 +88,23 @@ def continued(client: clients.Client, text: str) -> tuple[jobs.Job, str]:
         error.path = "--continue"
         raise
     return earlier, verbs.continues(earlier.id, step)
+
+
+def earlier(client: clients.Client, name: str) -> jobs.Job:
+    """Return the job that is submitted once more. Raises NotFound, and Conflict where the server lacks its code."""
+    localserver.ensure(client.settings)
+    try:
+        found = client.job(name)
+    except errors.NotFound as error:
+        error.path = "--again"
+        raise
+    if found.directory is not None:
+        raise errors.Conflict(
+            f"{found.name} ran in its directory itself, of which the server has no copy",
+            path="--again",
+            hint="Submit it again from there: oarlock run --in-place",
+        )
+    return found
 
 
 def tell_code(code: packing.Code, choice: Choice) -> None:
@@ -141,7 +163,7 @@ def _send(client: clients.Client, spec: jobfile.JobSpec, code: packing.Code, cho
     key = verbs.fresh_key()
     for last in (False, True):
         try:
-            return client.submit_code(spec, code, key=key, continues=choice.continues)
+            return client.submit_code(spec, code, key=key, continues=choice.continues, shell=_shell(choice))
         except (errors.InvalidInput, errors.NotFound, errors.Conflict) as error:
             error.path = "--continue" if error.path == "continues" else error.path
             raise
@@ -153,12 +175,17 @@ def _send(client: clients.Client, spec: jobfile.JobSpec, code: packing.Code, cho
     raise AssertionError("unreachable")
 
 
+def _shell(choice: Choice) -> dict[str, str] | None:
+    """Return the variables of the earlier job's shell; None for those of this one."""
+    return choice.earlier.shell if choice.earlier is not None else None
+
+
 def _show_request(client: clients.Client, spec: jobfile.JobSpec, code: packing.Code, choice: Choice) -> None:
     try:
         loopback = client.loopback
     except errors.ServerNotFound:
         loopback = True  # the local server, which would be started
-    shell = verbs.shell_of(os.environ) if loopback else {}
+    shell = _shell(choice) or (verbs.shell_of(os.environ) if loopback else {})
     submission = verbs.submission(spec, code, shell, choice.continues)
     terminal.json_out(submission)
 

@@ -61,8 +61,16 @@ class AsyncClusterVerbs(caller.AsyncCaller):
         """Remove a pool, as an administrator. Raises Conflict while it has jobs or pools below it."""
         await self._sender.send(requests.remove_pool(name))
 
+    async def samples(
+        self, *, since: float | None = None, until: float | None = None, limit: int = 288
+    ) -> bodies.Samples:
+        """Return samples of the last day, or of another time: the use and the entitlement of each pool, and the state
+        of the devices. Times are Unix seconds; `limit` samples at most are spread over the time.
+        """
+        return await self._sender.send(requests.samples(since, until, limit))
+
     async def usage(self, *, since: float | None = None, by: str = "user") -> list[bodies.UsageRow]:
-        """Return the hours and the cost by `user`, `pool` or `day`, of the parts of attempts after `since`.
+        """Return the hours and the cost by `user`, `pool`, `gpu_type` or `day`, of the parts of attempts after `since`.
 
         By day, the last 30 days are told where no time is given.
         """

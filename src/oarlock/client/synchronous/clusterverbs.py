@@ -60,8 +60,14 @@ class ClusterVerbs(caller.Caller):
         """Remove a pool, as an administrator. Raises Conflict while it has jobs or pools below it."""
         self._sender.send(requests.remove_pool(name))
 
+    def samples(self, *, since: float | None = None, until: float | None = None, limit: int = 288) -> bodies.Samples:
+        """Return samples of the last day, or of another time: the use and the entitlement of each pool, and the state
+        of the devices. Times are Unix seconds; `limit` samples at most are spread over the time.
+        """
+        return self._sender.send(requests.samples(since, until, limit))
+
     def usage(self, *, since: float | None = None, by: str = "user") -> list[bodies.UsageRow]:
-        """Return the hours and the cost by `user`, `pool` or `day`, of the parts of attempts after `since`.
+        """Return the hours and the cost by `user`, `pool`, `gpu_type` or `day`, of the parts of attempts after `since`.
 
         By day, the last 30 days are told where no time is given.
         """

@@ -458,7 +458,9 @@ def _usage(job: jobs.Job, live: attempts.Attempt, now: float) -> stores.Usage:
         attempt=live.number,
         started_at=live.started_at,
         ended_at=now,
+        gpu_type=", ".join(live.gpu_types),
         device_seconds=spent.device_s,
+        useful_seconds=spent.useful_s,
         cpu_seconds=spent.cpu_s,
         cost=spent.cost,
     )

@@ -77,6 +77,7 @@ class Scheduling:
         self._refused_at: dict[str, float] = {}
         self._ground: tuple[tuple[nodes.Node, ...], tuple[pools.Pool, ...]] = ((), ())
         self._book = pricing.Book(())
+        self._nodes: dict[str, nodes.Node] = {}
         self._retry = False
         self._due: float | None = 0.0
 
@@ -119,6 +120,7 @@ class Scheduling:
         if seen != self._ground:
             self._ground = (_same(self._ground[0], seen[0]), _same(self._ground[1], seen[1]))
             self._book = pricing.Book(seen[0])
+            self._nodes = {node.name: node for node in seen[0]}
             self._rounds.start_anew()
 
     async def _read_progress(self) -> None:
@@ -181,6 +183,7 @@ class Scheduling:
                 reason=launch.reason,
                 batch=launch.batch,
                 price_per_h=self._book.per_hour(claims),
+                gpu_types=nodes.gpu_types(self._nodes, claims),
             )
             after = stepping.step(job, admitted, now) if job is not None else None
             if after is None or after is job:  # the job has changed since the plan was made
@@ -221,6 +224,7 @@ class Scheduling:
                 reason=stops.resized(job, resize),
                 held=sum((claim.amount for claim in claims), holdings.Resources()),
                 price_per_h=self._book.per_hour(claims),
+                gpu_types=nodes.gpu_types(self._nodes, claims),
             )
             after = stepping.step(job, reshaped, now)
             if after is job:  # it has that size already, or it is on the way

@@ -75,7 +75,9 @@ HISTORY = (
     Column("HELD", weight=9),
 )
 SIZES = (Column("SIZE"), *_numbers("GPUS"), Column("TYPE"), *_numbers("CPUS", "MEMORY"), Column("SOURCE"))
-USAGE_HOURS = _numbers("DEVICE-HOURS", "CPU-HOURS", "COST")
+USAGE_HOURS = _numbers("DEVICE-HOURS", "USEFUL", "IDLE", "CPU-HOURS", "COST")
+POOL_USE = (Column("POOL", weight=1), Column("RESOURCE"), *_numbers("USED", "AT MOST", "ENTITLED", "SAMPLES"))
 USERS = (Column("USER", weight=1), Column("RIGHT"))
 TOKENS = (Column("SHA256"), Column("NOTE", weight=1))
+SESSIONS = (Column("SHA256"), Column("BROWSER", weight=1), Column("BEGAN"), Column("USED"), Column("ENDS IN"))
 SECRETS = (Column("SECRET", weight=1), Column("OWNER"), Column("SHARED WITH", weight=1))

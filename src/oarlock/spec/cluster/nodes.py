@@ -157,3 +157,15 @@ class NodeClass(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     def missing(self, there: Iterable[Node]) -> int:
         """Return how many more nodes of this class there may be."""
         return max(0, self.most - sum(node.node_class == self.name for node in there))
+
+
+def gpu_types(nodes: Mapping[str, Node], claims: Iterable[holdings.Holding]) -> tuple[str, ...]:
+    """Return the types of the devices that these claims hold, sorted. A node that is not in `nodes` is left aside."""
+    found = {
+        device.type
+        for claim in claims
+        if claim.devices and claim.node in nodes
+        for device in nodes[claim.node].devices
+        if device.index in claim.devices
+    }
+    return tuple(sorted(found))

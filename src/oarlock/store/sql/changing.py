@@ -17,6 +17,7 @@ from oarlock.spec import errors
 from oarlock.spec.access.users import Session, Token, User
 from oarlock.spec.cluster.nodes import Node
 from oarlock.spec.cluster.pools import Pool
+from oarlock.spec.cluster.samples import Sample
 from oarlock.spec.events import AnyEvent, Record
 from oarlock.spec.holdings import Holding, Resources
 from oarlock.spec.jobs import Checkpoint, Job
@@ -350,6 +351,14 @@ class SqlTransaction(reading.SqlView):
         )
         if self._connection.execute(there).first() is None:
             self._connection.execute(sa.insert(schema.usage), msgspec.structs.asdict(usage))
+
+    def add_sample(self, sample: Sample) -> None:
+        there = sa.select(schema.samples.c.at).where(schema.samples.c.at == sample.at)
+        if self._connection.execute(there).first() is None:
+            self._connection.execute(sa.insert(schema.samples), {"at": sample.at, "body": _encode(sample)})
+
+    def forget_samples(self, before: float) -> None:
+        self._connection.execute(sa.delete(schema.samples).where(schema.samples.c.at < before))
 
     def _lock_nodes(self, names: Collection[str]) -> _Locked:
         """Read the nodes that this transaction has not read yet, and what is held on them."""

@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from oarlock.spec.access.users import Session, Token, User
 from oarlock.spec.cluster.nodes import Node
 from oarlock.spec.cluster.pools import Pool
+from oarlock.spec.cluster.samples import Sample
 from oarlock.spec.events import Record
 from oarlock.spec.holdings import Holding
 from oarlock.spec.jobs import Checkpoint, Job
@@ -118,7 +119,8 @@ _LEADER = sa.select(schema.leader.c.holder, schema.leader.c.epoch, schema.leader
 _ANCHOR = sa.select(schema.clock.c.body)
 
 _decoders: dict[type, msgspec.json.Decoder[object]] = {
-    noun: msgspec.json.Decoder(noun) for noun in (Anchor, Job, Holding, Checkpoint, Node, Pool, User, Token, Session)
+    noun: msgspec.json.Decoder(noun)
+    for noun in (Anchor, Job, Holding, Checkpoint, Node, Pool, Sample, User, Token, Session)
 }
 
 
@@ -289,6 +291,14 @@ class SqlView:
             wanted = wanted.where(table.owner == owner)
         wanted = wanted.order_by(table.ended_at.desc(), table.job, table.attempt).limit(limit)
         return [stores.Usage(**row) for row in self._connection.execute(wanted).mappings()]
+
+    def samples(self, *, since: float, until: float, limit: int) -> list[Sample]:
+        table = schema.samples.c
+        within = (table.at >= since, table.at < until)
+        times = self._connection.execute(sa.select(table.at).where(*within).order_by(table.at)).scalars().all()
+        chosen = rules.spread(times, limit)
+        wanted = sa.select(table.body).where(table.at.in_(chosen)).order_by(table.at)
+        return [decode(body, Sample) for body in self._connection.execute(wanted).scalars()]
 
     def snapshots_in_use(self) -> set[str]:
         return set(self._connection.execute(_SNAPSHOTS).scalars())

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-REVISION = "0011"
+REVISION = "0012"
 """The migration that these tables are the result of."""
 
 metadata = sa.MetaData()
@@ -218,6 +218,13 @@ checkpoints = sa.Table(
     sa.Column("body", sa.Text, nullable=False),
 )
 
+samples = sa.Table(
+    "samples",
+    metadata,
+    sa.Column("at", sa.Double, primary_key=True),
+    sa.Column("body", sa.Text, nullable=False),
+)
+
 usage = sa.Table(
     "usage",
     metadata,
@@ -230,5 +237,7 @@ usage = sa.Table(
     sa.Column("device_seconds", sa.Double, nullable=False),
     sa.Column("cpu_seconds", sa.Double, nullable=False),
     sa.Column("cost", sa.Double, nullable=False, server_default=sa.text("0")),
+    sa.Column("gpu_type", text, nullable=False, server_default=sa.text("''")),
+    sa.Column("useful_seconds", sa.Double),
     sa.Index("usage_by_end", "ended_at"),
 )

@@ -116,6 +116,10 @@ class Visit:
                 hint="Ask an administrator of this server.",
             )
 
+    def offers(self, capability: str) -> bool:
+        """Return whether the server has the capability; each has the empty one."""
+        return not capability or capability in self.server.capabilities
+
     def asked(self, name: str) -> str:
         """Return a parameter of the address, empty where it is missing."""
         return next(iter(self.query.get(name, ())), "")
@@ -229,4 +233,5 @@ def facts(visit: Visit) -> dict[str, Any]:
         "fragment": visit.fragment,
         "path": visit.path,
         "address": visit.address,
+        "asked": visit.query,
     }

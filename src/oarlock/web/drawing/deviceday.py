@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from oarlock.spec import bodies
+from oarlock.spec.cluster import samples
 
 DAY_S = 86_400.0
 PARTS = 96
@@ -16,16 +17,29 @@ WIDTH, HEIGHT = 192, 24
 
 
 class Day(msgspec.Struct, frozen=True):
-    """`points` is a polygon; `held` is the mean number of held devices, `most` the greatest of a quarter of an hour."""
+    """`points` is a polygon; `held` is the mean number of held devices, `most` the greatest of a quarter of an hour.
+
+    `not_ready` is the mean number of devices on nodes that were not ready, None where no sample tells; `idle` the rest.
+    """
 
     type: str
     total: int
     held: float
     most: float
     points: str
+    not_ready: float | None = None
+
+    @property
+    def idle(self) -> float:
+        return max(0.0, self.total - self.held - (self.not_ready or 0.0))
 
 
-def days(nodes: Sequence[bodies.NodeState], past: Sequence[bodies.HeldBefore], now: float) -> list[Day]:
+def days(
+    nodes: Sequence[bodies.NodeState],
+    past: Sequence[bodies.HeldBefore],
+    now: float,
+    found: Sequence[samples.Sample] = (),
+) -> list[Day]:
     """Return a day for each type of GPU of the present nodes. Devices of nodes that are gone are left out."""
     kinds: dict[tuple[str, int], str] = {}
     totals: dict[str, int] = {}
@@ -38,9 +52,14 @@ def days(nodes: Sequence[bodies.NodeState], past: Sequence[bodies.HeldBefore], n
         for kind, count in _devices(one, kinds).items():
             _add(held[kind], count, one.started_at, now if one.ended_at is None else one.ended_at, now)
     return [
-        Day(kind, total, sum(held[kind]) / PARTS, max(held[kind]), _polygon(held[kind], total))
+        Day(kind, total, sum(held[kind]) / PARTS, max(held[kind]), _polygon(held[kind], total), _not_ready(kind, found))
         for kind, total in totals.items()
     ]
+
+
+def _not_ready(kind: str, found: Sequence[samples.Sample]) -> float | None:
+    told = [each.devices[kind].not_ready for each in found if kind in each.devices]
+    return sum(told) / len(told) if told else None
 
 
 def _devices(one: bodies.HeldBefore, kinds: Mapping[tuple[str, int], str]) -> dict[str, int]:

@@ -49,7 +49,14 @@ async def show(visit: visits.Visit) -> routing.Filled:
             "phases_running": [one for one in phases.FORWARD if one in phases.RUNNING],
             "hidden_running": sum(running.phases.get(one, 0) for one in phases.RUNNING) - len(running.items),
             "waiting": [
-                {"row": one, "reason": own.get(one.job, ""), "expected": words.get(_key(one), "")}
+                {
+                    "row": one,
+                    "needs": forecasts.needs(one),
+                    "why": own.get(one.job) or forecasts.why(one),
+                    "holders": forecasts.holders(one),
+                    "expected": words.get(_key(one), ""),
+                    "seen": one.job in own,
+                }
                 for one in sorted(waiting, key=lambda one: order.get(_key(one), len(order)))[:WAITING]
             ],
             "hidden_waiting": max(0, len(waiting) - WAITING),
@@ -115,8 +122,11 @@ async def _day(
     visit: visits.Visit, nodes: Sequence[bodies.NodeState], now: float
 ) -> tuple[list[deviceday.Day], bodies.History]:
     """Return the last day of the devices, and the record that it was made from."""
-    past = await visit.client.history(since=now - deviceday.DAY_S, limit=MOST_HELD)
-    return deviceday.days(nodes, past.items, now), past
+    since = now - deviceday.DAY_S
+    past, found = await asyncio.gather(
+        visit.client.history(since=since, limit=MOST_HELD), visit.client.samples(since=since)
+    )
+    return deviceday.days(nodes, past.items, now, found.items), past
 
 
 def _lost(node: nodes.Node) -> findings.Finding:
@@ -124,13 +134,11 @@ def _lost(node: nodes.Node) -> findings.Finding:
 
 
 async def _notices(visit: visits.Visit) -> list[findings.Finding]:
-    """Return the problems of the server, for an administrator."""
+    """Return the problems of the server and of its machine, for an administrator."""
     if not visit.may(users.Right.ADMIN):
         return []
     state = await visit.client.server_state()
-    found = [findings.problem(part, f"{part}: {said}", "oarlock doctor") for part, said in state.problems.items()]
-    if state.disk_bytes:
-        found.append(findings.disk(visit.server.home, state.disk_bytes, state.disk_free_bytes))
+    found = findings.of_server(visit.server.home, state)
     return [one for one in found if one.state in (findings.State.WARNING, findings.State.PROBLEM)]
 
 

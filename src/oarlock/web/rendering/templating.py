@@ -16,7 +16,7 @@ from oarlock.display import amounts, durations, marks
 from oarlock.display.jobs import stacks
 from oarlock.spec import jobs
 from oarlock.spec.input import quantities
-from oarlock.web.rendering import assets, texts, times
+from oarlock.web.rendering import assets, tables, texts, times
 
 FOLDER = Path(__file__).parents[1] / "templates"
 MOST_CHARACTERS = 2000
@@ -53,6 +53,7 @@ class Templates:
             auto_reload=False,
         )
         environment.globals["remembered"] = Remembered(environment)
+        environment.globals["csv"] = tables.link
         environment.globals["static"] = static.path
         environment.globals["marks"] = marks.PHASES
         environment.filters |= {

@@ -88,7 +88,7 @@ def sizes(as_json: bool) -> None:
 @command.verb("usage", short_help="Sum up device-hours and CPU-hours")
 @command.option(
     "--by",
-    type=click.Choice(["user", "pool", "day"]),
+    type=click.Choice(["user", "pool", "gpu_type", "day"]),
     default="user",
     show_default=True,
     help="One row for each of these.",
@@ -97,7 +97,11 @@ def sizes(as_json: bool) -> None:
 @command.json_option
 @command.connected
 def usage(client: clients.Client, by: str, since: str | None, as_json: bool) -> None:
-    """Sum up the hours of jobs that have ended and of jobs that run."""
+    """Sum up the hours of jobs that have ended and of jobs that run.
+
+    Devices count from launch to release. They are useful while the job is PROCESSING, and idle in launch, download and
+    storing.
+    """
     from oarlock.client import verbs
 
     found = client.usage(since=None if since is None else verbs.since_of(since), by=by)
@@ -109,11 +113,11 @@ def usage(client: clients.Client, by: str, since: str | None, as_json: bool) -> 
 
     currency = client.server().currency if any(row.cost for row in found) else ""
     tables.show(
-        [columns.Column(by.upper(), weight=1), *columns.USAGE_HOURS],
+        [columns.Column(by.upper().replace("_", " "), weight=1), *columns.USAGE_HOURS],
         [
             [
                 row.name,
-                f"{row.device_hours:,.2f}",
+                *(f"{hours:,.2f}" for hours in (row.device_hours, row.useful_hours, row.idle_hours)),
                 f"{row.cpu_hours:,.2f}",
                 prices.amount_text(row.cost, currency) if row.cost else "",
             ]

@@ -18,16 +18,21 @@ if TYPE_CHECKING:
     from oarlock.spec.cluster import pools as nouns
 
 NONE = "none"
+MOST_SAMPLES = 1000
 
 
 @command.verb("pools", short_help="Draw the tree of resource pools")
+@command.option("--since", metavar="TIME", help="List the use and the entitlement since then, on average: 7d (ago).")
 @command.json_option
 @command.connected
-def pools(client: clients.Client, as_json: bool) -> None:
+def pools(client: clients.Client, since: str | None, as_json: bool) -> None:
     """Draw the resource pools: the used, entitled and reserved amounts of each, and its limit.
 
     An entitlement changes with the needs of all pools: reservations come first, the rest is divided by share.
     """
+    if since is not None:
+        _over_time(client, since, as_json=as_json)
+        return
     found = client.pools()
     if as_json:
         terminal.json_out(found)
@@ -43,6 +48,23 @@ def pools(client: clients.Client, as_json: bool) -> None:
         terminal.out(line)
     for note in found.notes:
         terminal.say(terminal.clean(note))
+
+
+def _over_time(client: clients.Client, since: str, *, as_json: bool) -> None:
+    from oarlock.client import verbs
+
+    found = client.samples(since=verbs.since_of(since), limit=MOST_SAMPLES)
+    if as_json:
+        terminal.json_out(found)
+        return
+    from oarlock.cli.output import tables
+    from oarlock.display.pools import pooluse
+    from oarlock.display.tables import columns
+
+    rows = [one.cells() for one in pooluse.over(found.items)]
+    tables.show(columns.POOL_USE, rows)
+    if not rows:
+        terminal.say("No sample of that time. The server takes one every five minutes, and keeps it for a month.")
 
 
 @command.group(

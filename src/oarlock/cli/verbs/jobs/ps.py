@@ -30,6 +30,8 @@ PAGE = 1000
 @command.option("--owner", metavar="USER", help="List only jobs of this user.")
 @command.option("--name", metavar="NAME", help="List only jobs of this name.")
 @command.option("--text", metavar="TEXT", help="List only jobs with this text in their name or command.")
+@command.option("--since", metavar="TIME", help="List only jobs that were submitted from then on: 2h (ago).")
+@command.option("--until", metavar="TIME", help="List only jobs that were submitted before: 2026-01-31.")
 @command.option(
     "--sort",
     type=click.Choice(SORTS),
@@ -56,6 +58,8 @@ def ps(
     owner: str | None,
     name: str | None,
     text: str | None,
+    since: str | None,
+    until: str | None,
     sort: str,
     wide: bool,
     everybody: bool,
@@ -70,7 +74,7 @@ def ps(
     if expected:
         hint = "Add --everybody, or see one job: oarlock why JOB"
         raise errors.InvalidInput("--expected is a column of --everybody", path="--expected", hint=hint)
-    chosen: dict[str, Any] = {"pool": pool, "owner": owner, "name": name, "text": text}
+    chosen: dict[str, Any] = {"pool": pool, "owner": owner, "name": name, "text": text, **_times(since, until)}
     order = {"sort": sort, "ascending": True} if sort != SORTS[0] else {}
     most = 10**9 if everything else limit
     if as_json:
@@ -82,11 +86,25 @@ def ps(
         for job in found:
             terminal.out(job.id)
     elif not found and any((phase, *chosen.values())):
-        terminal.say("No such jobs. Without --phase, --pool, --owner, --name and --text there may be others.")
+        given = ", ".join(f"--{one}" for one, value in {"phase": phase, **chosen}.items() if value is not None)
+        terminal.say(f"No such jobs. Without {given} there may be others.")
     elif not found:
         terminal.say("No jobs. Start one: oarlock run -- python train.py")
     else:
         _table(client, found, time.time(), wide=wide)
+
+
+def _times(since: str | None, until: str | None) -> dict[str, float | None]:
+    from oarlock.client import verbs
+
+    found: dict[str, float | None] = {}
+    for name, text in (("since", since), ("until", until)):
+        try:
+            found[name] = None if text is None else verbs.since_of(text)
+        except errors.InvalidInput as error:
+            error.path = f"--{name}"
+            raise
+    return found
 
 
 def _summaries(client: clients.Client, limit: int, **chosen: Any) -> list[summaries.Summary]:

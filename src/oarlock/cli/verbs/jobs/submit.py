@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @command.verb("submit", short_help="Submit a job file")
-@click.argument("file", type=click.Path())
+@click.argument("file", type=click.Path(), required=False)
 @command.option("--follow", is_flag=True, help="Follow the job to its end. The exit code is the job's.")
 @command.option(
     "--continue",
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     show_default="the newest of JOB",
     help="Checkpoint of another job to begin from.",
 )
+@command.option("--again", metavar="JOB", help="Earlier job whose code is sent; without FILE its job file, too.")
 @command.option("--dir", "directory", type=click.Path(), show_default="the job file's", help="Directory to send.")
 @command.option("--in-place", is_flag=True, help="Run in the directory itself, on this machine, and not in a copy.")
 @command.option("--no-snapshot", is_flag=True, help="Send no code.")
@@ -37,9 +38,10 @@ if TYPE_CHECKING:
 @command.connected
 def submit(
     client: clients.Client,
-    file: str,
+    file: str | None,
     follow: bool,
     continues: str | None,
+    again: str | None,
     directory: str | None,
     in_place: bool,
     no_snapshot: bool,
@@ -48,13 +50,26 @@ def submit(
     quiet: bool,
     as_json: bool,
 ) -> int:
-    """Submit the job that FILE describes, with the directory in which FILE lies."""
+    """Submit the job that FILE describes, with the directory in which FILE lies.
+
+    With --again an earlier job is submitted once more: its code with FILE, or its code and its job file.
+    """
     from oarlock.cli.launching import submitting
 
-    spec = _load(file, name)
-    where = None if no_snapshot else Path(directory) if directory is not None else Path(file).parent
+    for option, given in (("--dir", directory), ("--in-place", in_place), ("--no-snapshot", no_snapshot)):
+        if again is not None and given:
+            raise errors.InvalidInput(f"{option} and --again both name the code", path=option, hint="Give one of them.")
+    earlier = submitting.earlier(client, again) if again is not None else None
+    if file is not None:
+        spec = _named(_load(file), name)
+    elif earlier is not None:
+        spec = _named(earlier.spec, name)
+    else:
+        raise errors.InvalidInput("there is no job file", hint="Name one: oarlock submit FILE; or a job: --again JOB")
+    where = None if no_snapshot or file is None else Path(directory) if directory is not None else Path(file).parent
     choice = submitting.Choice(
         directory=where,
+        earlier=earlier,
         in_place=in_place,
         continues=submitting.continued(client, continues)[1] if continues is not None else None,
         detach=not follow,
@@ -82,7 +97,7 @@ def plan(client: clients.Client, file: str, backend: str | None, output: str | N
     from oarlock.client import scripts
     from oarlock.display.jobs import forecasts
 
-    spec = _load(file, None)
+    spec = _load(file)
     scripts.check_named(spec, Path(file).parent)
     localserver.ensure(client.settings)
     if backend is not None:
@@ -121,13 +136,18 @@ def _print_manifests(client: clients.Client, spec: jobfile.JobSpec, as_json: boo
     terminal.out(yaml.safe_dump_all(found, sort_keys=False, explicit_start=True).rstrip())
 
 
-def _load(file: str, name: str | None) -> jobfile.JobSpec:
+def _load(file: str) -> jobfile.JobSpec:
+    from oarlock.client import verbs
+
+    return verbs.spec_of(Path(file))
+
+
+def _named(spec: jobfile.JobSpec, name: str | None) -> jobfile.JobSpec:
+    """Return the spec under another name, None for its own."""
     import msgspec
 
-    from oarlock.client import verbs
     from oarlock.spec.input import validation
 
-    spec = verbs.spec_of(Path(file))
     if name is not None:
         spec = msgspec.structs.replace(spec, name=name)
         validation.judge(spec)

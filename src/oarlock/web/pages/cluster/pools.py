@@ -2,31 +2,37 @@
 
 A form holds the whole pool. A resource that is missing in it is removed from the pool, one that stands there as it was
 shown is left alone, and the version that the form was made from goes with it: a change that another administrator made
-meanwhile is shown, and not overwritten.
+meanwhile is shown, and not overwritten. A change is applied only as its effects were shown: a form whose fields have
+changed since then shows them first.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 from starlette import responses
 
-from oarlock.display.pools import poolpreviews
+from oarlock.display.pools import poolpreviews, pooluse
 from oarlock.spec import bodies, errors
 from oarlock.spec.access import users
 from oarlock.spec.cluster import pools, pooltrees
 from oarlock.web import routing
 from oarlock.web.access import visits
-from oarlock.web.drawing import poolscale
+from oarlock.web.drawing import poolday, poolscale
+from oarlock.web.rendering import times
 from oarlock.web.updates import topics
 
+SPANS = {"1d": 86_400.0, "7d": 7 * 86_400.0, "30d": 30 * 86_400.0}
 AMOUNTS = ("reserve", "limit", "share")
 FIELDS = ("parent", "policy", *AMOUNTS, "static")
 
 
 async def show(visit: visits.Visit) -> routing.Filled:
     tree = await visit.client.pools()
+    span = visit.asked("span") if visit.asked("span") in SPANS else "1d"
     parents = {state.pool.name: state.pool.parent for state in tree}
     kinds = poolscale.resources(tree.items, tree.capacity)
     scales = {kind: poolscale.scale(tree.items, tree.capacity, kind) for kind in kinds}
@@ -44,9 +50,24 @@ async def show(visit: visits.Visit) -> routing.Filled:
             "notes": tree.notes,
             "topics": (topics.NODES, topics.POOLS),
             "width": poolscale.WIDTH,
+            "span": span,
+            "spans": tuple(SPANS),
+            "past": await _past(visit, SPANS[span]),
+            "picture": (poolday.WIDTH, poolday.HEIGHT),
             "admin": visit.may(users.Right.ADMIN),
         },
     )
+
+
+async def _past(visit: visits.Visit, span_s: float) -> list[dict[str, Any]]:
+    """Return the use of each pool over time, drawn on one scale, with its figures."""
+    until = times.steady(visit.server.now, span_s / poolday.WIDTH)
+    found = await visit.client.samples(since=until - span_s, until=until, limit=poolday.WIDTH)
+    uses = pooluse.over(found.items)
+    most = max((max(*one.used, *one.entitled) for one in uses), default=0.0)
+    return [
+        {"use": one, "cells": one.cells(), "picture": poolday.draw(one, found.since, found.until, most)} for one in uses
+    ]
 
 
 async def edit(visit: visits.Visit) -> routing.Filled:
@@ -58,7 +79,7 @@ async def edit(visit: visits.Visit) -> routing.Filled:
 
 
 async def change(visit: visits.Visit) -> routing.Filled | responses.Response:
-    """Show the effects of a change, or make it. A refused one comes back with its form as it was typed."""
+    """Show the effects of a change, or make it if these are shown. A refused one comes back as it was typed."""
     form = await visit.form()
     name, typed = visits.one(form, "pool").strip(), {field: visits.one(form, field).strip() for field in FIELDS}
     version = visits.one(form, "version")
@@ -67,10 +88,11 @@ async def change(visit: visits.Visit) -> routing.Filled | responses.Response:
         tree = await visit.client.pools()
         shown = next((_typed(one.pool) for one in tree if (one.pool.name, one.pool.version) == (name, number)), {})
         fields = {**_fields(typed, shown), "version": number}
-        if visits.one(form, "action") == "apply":
+        applied = visits.one(form, "action") == "apply"
+        if applied and visits.one(form, "previewed") == _digest(name, number, typed):
             await visit.client.set_pool(name, **fields)
             return routing.to("/pools")
-        return _form(name, number, typed, preview=await visit.client.preview_pool(name, **fields))
+        return _form(name, number, typed, preview=await visit.client.preview_pool(name, **fields), unseen=applied)
     except errors.VersionMismatch as error:
         present = next((state.pool for state in await visit.client.pools() if state.pool.name == name), None)
         return _form(name, present.version if present is not None else 0, typed, error=error, present=present)
@@ -86,7 +108,9 @@ def _form(
     preview: bodies.PoolPreview | None = None,
     error: errors.OarlockError | None = None,
     present: pools.Pool | None = None,
+    unseen: bool = False,
 ) -> routing.Filled:
+    """Return the form. `unseen`: the change was to be applied, but other effects were shown than it has."""
     facts: dict[str, Any] = {
         "name": name,
         "version": version,
@@ -94,9 +118,16 @@ def _form(
         "effects": [*poolpreviews.lines(preview), *preview.notes] if preview is not None else [],
         "error": error,
         "present": _typed(present) if present is not None else {},
+        "previewed": _digest(name, version, typed) if preview is not None else "",
+        "unseen": unseen,
         "command": _command(name, typed) if preview is not None else "",
     }
     return routing.Filled(template="cluster/pool.html", facts=facts, status=error.status if error is not None else 200)
+
+
+def _digest(name: str, version: int, typed: Mapping[str, str]) -> str:
+    """Return the digest of a form: two with the same digest make the same change."""
+    return hashlib.sha256(msgspec.json.encode([name, version, [typed[field] for field in FIELDS]])).hexdigest()
 
 
 def _typed(pool: pools.Pool) -> dict[str, str]:

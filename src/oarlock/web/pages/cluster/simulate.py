@@ -5,6 +5,8 @@ The API makes an ordinary job of the request. This page draws the file that the 
 
 from __future__ import annotations
 
+import shlex
+
 from starlette import responses
 
 from oarlock.spec import errors
@@ -17,6 +19,8 @@ from oarlock.web.pages.jobs import jobs as listed
 from oarlock.web.updates import topics
 
 FAULTS = {"node_mtbf_s": "Between losses of a node", "job_mtbf_s": "Between failures of a job"}
+OPTIONS = {"nodes": "--nodes", "seed": "--seed", "node_mtbf_s": "--node-mtbf", "job_mtbf_s": "--job-mtbf"}
+"""The option of the command line for each field of the form."""
 FIRST = "mixed-load"
 OWN = "recorded jobs of the last week"
 YOURS = "your file or text, below"
@@ -99,12 +103,23 @@ async def _form(
         "workloads": [*choices.workloads, OWN, YOURS],
         "faults": FAULTS,
         "error": error,
+        "command": _command({"workload": FIRST, "seed": "0", **typed}, policies),
         "earlier": [listed.row(one, page.now) for one in page.items],
         "local": choices.offered,
     }
     return routing.Filled(
         template="cluster/simulate.html", facts=facts, status=error.status if error is not None else 200
     )
+
+
+def _command(typed: dict[str, str], policies: tuple[str, ...]) -> str:
+    """Return the command that does the same as the form with these choices."""
+    workload = typed.get("workload", "")
+    words = {OWN: "--recorded 7d", PASTED: "FILE"}.get(workload, shlex.quote(workload))
+    options = [("--policy", one) for one in policies]
+    options += [(option, typed.get(name, "").strip()) for name, option in OPTIONS.items()]
+    told = [f"{option} {shlex.quote(value)}" for option, value in options if value]
+    return " ".join(["oarlock simulate", words, "--on-server", *told])
 
 
 PAGES: tuple[routing.Page, ...] = (

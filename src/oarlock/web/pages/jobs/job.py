@@ -32,6 +32,7 @@ from oarlock.web.updates import topics
 
 ALL = "all"
 RANK_LINES = 200
+MOST_KEY = 64
 
 
 async def show(visit: visits.Visit) -> routing.Filled:
@@ -119,15 +120,16 @@ async def job_file(visit: visits.Visit) -> responses.Response:
 async def again(visit: visits.Visit) -> responses.Response:
     """Submit the job once more, with the same job file and the same code. The same form again makes no other job."""
     form = await visit.form()
+    key = visits.one(form, "key")
+    if not ((key.isascii() and key.isalnum() and len(key) <= MOST_KEY) or not key):
+        raise errors.InvalidInput("This form has another key than it was made with.", hint="Open the job's page again.")
     job = await visit.client.job(visit.parameters["job"])
     if job.directory is not None:
         raise errors.Conflict(
             "The job ran in its directory itself, of which the server has no copy.",
             hint="Submit it again from there: oarlock run --in-place",
         )
-    made = await visit.client.submit_packed(
-        job.spec, job.snapshot, shell=job.shell, key=visits.one(form, "key") or None
-    )
+    made = await visit.client.submit_packed(job.spec, job.snapshot, shell=job.shell, key=key or None)
     return routing.to(templating.job_path(made.id))
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from starlette import responses
 
+from oarlock.client import verbs
 from oarlock.display import amounts, durations
 from oarlock.display.tables import jobcells
 from oarlock.spec import bodies, errors, jobs, phases, summaries
@@ -25,6 +26,7 @@ MOST_SELECTED = 100
 NAMED_NODES = 4
 SORTS = ("created", "name", "owner", "pool", "phase")
 FILTERS = ("owner", "pool", "name", "text")
+TIMES = ("since", "until")
 CSV_MOST = 10_000
 ACTIONS = {"halt": "Halt", "resume": "Resume", "cancel": "Cancel", "remove": "Remove"}
 VERBS = {"halt": "halt", "resume": "resume", "cancel": "cancel", "remove": "rm"}
@@ -73,7 +75,9 @@ async def show(visit: visits.Visit) -> routing.Filled:
             "chosen": chosen,
             "following": page.next if len(page.items) == PAGE else None,
             "first": not visit.asked("after"),
+            "filtered": any(chosen[name] for name in ("phase", *FILTERS, *TIMES)),
             "sorts": SORTS,
+            "verbs": VERBS,
             "actions": ACTIONS if visit.may(users.Right.USER) else {},
             "topics": (topics.JOBS,),
             "refresh": 5 if any(one.phase in phases.RUNNING for one in page.items) else 0,
@@ -209,7 +213,11 @@ async def _found(
     chosen = _chosen(visit)
     wanted = {name: chosen[name] or None for name in FILTERS}
     order = {"sort": chosen["sort"], "ascending": chosen["ascending"] == "true" or None}
-    times = {"since": since, "until": until}
+    first, last = (verbs.since_of(chosen[name], visit.server.now) if chosen[name] else None for name in TIMES)
+    times = {
+        "since": max((at for at in (since, first) if at is not None), default=None),
+        "until": min((at for at in (until, last) if at is not None), default=None),
+    }
     return await visit.client.summaries(phases=chosen["phase"], after=after, limit=limit, **wanted, **order, **times)
 
 
@@ -230,7 +238,7 @@ def _chosen(visit: visits.Visit) -> dict[str, Any]:
     """Return the filter and the order as the address has them."""
     return {
         "phase": [one for one in visit.query.get("phase", ()) if one],
-        **{name: visit.asked(name) for name in FILTERS},
+        **{name: visit.asked(name).strip() for name in (*FILTERS, *TIMES)},
         "sort": visit.asked("sort") or "created",
         "ascending": visit.asked("ascending"),
         "column": [one for one in visit.query.get("column", ()) if one in HEADINGS],

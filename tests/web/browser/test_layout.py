@@ -1,0 +1,59 @@
+"""The room that pages take: the home page in one screen, the rows of the list, and content that stays where it is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.web.browser import stills, test_stills
+
+if TYPE_CHECKING:
+    from playwright.async_api import Browser
+
+pytestmark = pytest.mark.browser
+
+MOST_SHIFT = 0.02
+LEAST_ROWS = 18
+WATCH = """
+window.shifted = 0;
+new PerformanceObserver((list) => {
+  for (const one of list.getEntries()) if (!one.hadRecentInput) window.shifted += one.value;
+}).observe({ type: "layout-shift", buffered: true });
+"""
+
+
+@pytest.mark.parametrize("state", stills.PAGES)
+async def test_the_home_page_needs_no_scrolling(chromium: Browser, still: dict[str, stills.Still], state: str) -> None:
+    watched = await test_stills.opened(chromium, still[state])
+    page = await watched.page("/")
+    await test_stills.complete(page)
+    hidden = await page.evaluate("document.documentElement.scrollHeight - innerHeight")
+    await watched.context.close()
+    assert hidden <= 0, f"{hidden} px stand below the screen of 1280 x 800"
+
+
+async def test_the_list_shows_enough_rows(chromium: Browser, still: dict[str, stills.Still]) -> None:
+    """The list has fewer jobs than that here: the rows that would have room below its first one are counted."""
+    watched = await test_stills.opened(chromium, still["full"])
+    page = await watched.page("/jobs")
+    await test_stills.complete(page)
+    top, height = await page.evaluate(
+        "(() => { const rows = [...document.querySelectorAll('tbody tr')].map((one) => one.getBoundingClientRect());"
+        " return [rows[0].top, (rows.at(-1).bottom - rows[0].top) / rows.length]; })()"
+    )
+    await watched.context.close()
+    assert (800 - top) / height >= LEAST_ROWS, f"the first row stands at {top} px, a row takes {height} px"
+
+
+@pytest.mark.parametrize("name", ["home", "jobs", "job-runs", "job-failed", "metrics", "cluster", "pools", "log"])
+async def test_a_page_stays_where_it_is_while_it_loads(
+    chromium: Browser, still: dict[str, stills.Still], name: str
+) -> None:
+    watched = await test_stills.opened(chromium, still["full"])
+    await watched.context.add_init_script(WATCH)
+    page = await watched.page(stills.FULL[name])
+    await test_stills.complete(page)
+    await page.wait_for_timeout(300)  # updates are at most twice a second, and a shift is told with the next frame
+    shifted = await page.evaluate("window.shifted")
+    await watched.context.close()
+    assert shifted <= MOST_SHIFT

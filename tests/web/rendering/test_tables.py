@@ -1,0 +1,132 @@
+"""Tables as CSV: every table of every page has its link, and the file has the cells of the page."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import io
+import re
+from pathlib import Path
+from urllib.parse import urljoin
+from xml.etree import ElementTree as ET
+
+import html5lib
+import pytest
+from tests.web import browsers
+from tests.web.browser import stills
+from tests.web.cluster import test_simulate
+
+from oarlock.web.rendering import tables, templating
+
+OWN = {"/jobs": "/jobs.csv", "/compare": "/compare.csv"}
+"""Pages whose tables have a file of their own: it has more than the page."""
+ASKED = ("/?sections=day", "/jobs/runs?sections=all", "/jobs/fails?sections=all", "/jobs/waits?sections=all")
+
+
+def rows(text: str) -> list[list[str]]:
+    return list(csv.reader(io.StringIO(text)))
+
+
+def plain(text: str) -> str:
+    return " ".join(text.replace(";", " ").split())
+
+
+def walked(one: ET.Element) -> list[str]:
+    if one.tag.rpartition("}")[2] in ("svg", "form", "button"):
+        inner = [one.get("aria-label") or ""]
+    elif one.tag in ("time", "data"):
+        inner = [one.get("datetime") or one.get("value") or ""]
+    elif one.get("aria-hidden") == "true":
+        inner = []
+    else:
+        inner = [one.text or "", *(text for child in one for text in [*walked(child), child.tail or ""])]
+    return ["\n", *inner] if one.tag == "p" else inner
+
+
+def cells(table: ET.Element) -> list[list[str]]:
+    found = [[cell for cell in row if cell.tag in ("td", "th")] for row in table.iter("tr")]
+    kept = [place for place, cell in enumerate(found[0]) if cell.get("class") not in ("act", "drawn")]
+    return [[" ".join("".join(walked(row[place])).split()) for place in kept if place < len(row)] for row in found]
+
+
+async def test_every_table_of_every_page_downloads_with_the_cells_of_the_page(
+    rig: browsers.WebRig, tmp_path: Path
+) -> None:
+    await stills._fill(rig)
+    simulation = await test_simulate.ended(rig)
+    await test_simulate.left(rig, simulation, await asyncio.to_thread(test_simulate.recorded, tmp_path))
+    seen = set()
+    async with rig.browser("root") as browser:
+        for path in (*stills.FULL.values(), *ASKED, f"/simulate/{simulation.id}"):
+            page = (await browser.get(path)).text
+            links = {urljoin(path, one) for one in browsers.links(page) if one.startswith("?") or ".csv" in one}
+            for table in html5lib.parse(page, namespaceHTMLElements=False).iter("table"):
+                name = table.get("data-table")
+                assert name, path
+                bare = path.partition("?")[0]
+                if bare in OWN:
+                    assert any(one.partition("?")[0] == OWN[bare] for one in links), path
+                    continue
+                (link,) = [one for one in links if re.search(rf"[?&]csv={re.escape(name)}$", one)]
+                answer = await browser.get(link)
+                assert answer.status_code == 200, link
+                assert answer.headers["content-type"].startswith("text/csv")
+                assert answer.headers["content-disposition"] == f'attachment; filename="{name}.csv"'
+                told = [[plain(cell.lstrip("'")) for cell in row] for row in rows(answer.text)]
+                expected = [[plain(cell) for cell in row] for row in cells(table)]
+                assert told == expected, link
+                seen.add(name)
+    assert seen >= {"running", "waiting", "failures", "devices", "day", "pools", "jobs", "ranks", "decisions", "events"}
+    assert seen >= {"attempts", "variables", "metrics", "usage", "fields", "users", "tokens", "sessions"}
+    assert seen >= {"simulations", "figures", "group-0", "use"}
+
+
+def test_every_table_of_the_templates_has_a_name_and_a_link() -> None:
+    without = {"sure.html", "jobs/jobs.html", "jobs/compare.html"}  # the answer to a form; lists with their own files
+    for file in sorted(templating.FOLDER.rglob("*.html")):
+        text = file.read_text()
+        named = re.findall(r'<table data-table="([^"]+)"', text)
+        assert len(named) == text.count("<table"), file
+        if str(file.relative_to(templating.FOLDER)) not in without:
+            assert len(re.findall(r"\{\{ csv\(", text)) == len(named), file
+
+
+async def test_an_unknown_table_is_not_found(rig: browsers.WebRig) -> None:
+    async with rig.browser("ann") as browser:
+        for path in ("/pools?csv=nothing", "/simulate?csv=%3Cscript%3E", "/?csv=day"):
+            answer = await browser.get(path)
+            assert answer.status_code == 404
+            assert "no such table" in browsers.text(answer.text)
+
+
+async def test_a_table_is_refused_to_those_who_may_not_see_its_page(rig: browsers.WebRig) -> None:
+    job = await rig.submit("ann", name="hers")
+    async with rig.browser("bob") as browser:
+        assert (await browser.get("/users?csv=users")).status_code == 403
+        assert (await browser.get(f"/jobs/{job.id}?sections=events&csv=events")).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("cell", "told"),
+    [
+        ("=1+1", "'=1+1"),
+        ("<b>@</b>sum", "'@sum"),
+        ("-x", "'-x"),
+        ("-1.5", "-1.5"),
+        ("+1", "'+1"),
+        ('<data value="1234.5678">1,234.57</data>', "1234.5678"),
+        ('<time datetime="2026-01-31T12:00:00.0Z">3m ago</time>', "2026-01-31T12:00:00.0Z"),
+        ("<p>one &amp; two</p>\n<p>three</p>", "one & two; three"),
+        ('<svg role="img" aria-label="half"><rect/><title>x</title></svg> used', "half used"),
+        ("a<form><button>End</button></form>", "a"),
+        ("<span aria-hidden='true'>x<span>y</span></span> word", "word"),
+        ("a &lt;table data-table='two'&gt;\n b", "a <table data-table='two'> b"),
+    ],
+)
+def test_a_cell(cell: str, told: str) -> None:
+    head = '<tr><th class="act">Action</th><th>Name</th></tr>'
+    table = f'<table data-table="two">{head}<tr><td>go</td><td>{cell}</td></tr></table>'
+    page = f'<table data-table="one"><tr><td>1</td></tr></table>{table}'
+    text = tables.sheet(page, "two")
+    assert text is not None
+    assert rows(text) == [["Name"], [told]]
