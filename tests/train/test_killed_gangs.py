@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -101,6 +102,6 @@ def test_a_rank_is_killed_at_any_step_and_the_gang_restarts(tmp_path: Path, kind
         assert_same(ours, theirs)
         assert ours["choice"] == ({"exchange": "ps"} if kind == "ps" else {})
         done = [int(line) for line in (killed / f"diary-{rank}.txt").read_text().split()]
-        again = [before - after + 1 for before, after in zip(done, done[1:], strict=False) if after <= before]
+        again = [before - after + 1 for before, after in itertools.pairwise(done) if after <= before]
         assert len(again) <= kills, "a step was repeated without a death"
         assert max(again) <= 2, again

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Union
 
 import torch
@@ -37,7 +37,7 @@ class Choice:
     kind: str
     compression: str = "none"
     settings: Settings | None = None
-    servers: parameterservers.Settings = parameterservers.Settings()
+    servers: parameterservers.Settings = field(default_factory=parameterservers.Settings)
     bucket_bytes: int | str | None = None  # the job file's, which overrides the script's
 
 

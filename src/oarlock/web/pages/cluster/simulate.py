@@ -115,7 +115,7 @@ async def _form(
 def _command(typed: dict[str, str], policies: tuple[str, ...]) -> str:
     """Return the command that does the same as the form with these choices."""
     workload = typed.get("workload", "")
-    words = {OWN: "--recorded 7d", PASTED: "FILE"}.get(workload, shlex.quote(workload))
+    words = {OWN: "--recorded 7d", YOURS: "FILE"}.get(workload, shlex.quote(workload))
     options = [("--policy", one) for one in policies]
     options += [(option, typed.get(name, "").strip()) for name, option in OPTIONS.items()]
     told = [f"{option} {shlex.quote(value)}" for option, value in options if value]
