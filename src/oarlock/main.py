@@ -164,12 +164,12 @@ class Server:
     def _with_pages(self, api: Any, made: provided.Services) -> Any:
         """Return the API with the pages around it."""
         from oarlock.api import application
-        from oarlock.controllers import succession
+        from oarlock.spec.protocol import tasktokens
         from oarlock.web import opening
 
         paths = frozenset(route.path.split("/")[1] for route in application.TABLE)
-        home, secure = succession.home_id(self._settings.home), made.about.url.startswith("https:")
-        told = opening.Settings(home=home, api=paths, hosts=made.hosts, secure=secure, report=made.report)
+        server, secure = tasktokens.of_server(made.task_secret), made.about.url.startswith("https:")
+        told = opening.Settings(server=server, api=paths, hosts=made.hosts, secure=secure, report=made.report)
         return opening.Opening(api, told)
 
     async def _until_ended(

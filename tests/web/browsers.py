@@ -19,7 +19,7 @@ from oarlock.web import application, settings
 from oarlock.web.access import transport
 
 URL = "http://127.0.0.1:1"
-HOME = "/home/of/the/tests"
+SERVER = "0123456789ab"
 API = frozenset(route.path.split("/")[1] for route in api.TABLE)
 OURS = {"Origin": URL, "Sec-Fetch-Site": "same-origin"}
 
@@ -33,7 +33,9 @@ class WebRig(rigs.Rig):
         self.failures: list[object] = []
         self.app = application.Pages(
             self.api,
-            settings.Settings(home=HOME, api=API, hosts=frozenset({"127.0.0.1"}), secure=False, report=self._failed),
+            settings.Settings(
+                server=SERVER, api=API, hosts=frozenset({"127.0.0.1"}), secure=False, report=self._failed
+            ),
         )
 
     def _failed(self, event: str, facts: object) -> None:
