@@ -287,7 +287,9 @@ class Kept(msgspec.Struct, frozen=True):
         from oarlock.data.transfers import authorities
 
         root, in_pods = settings.home, settings.backend == configuration.KUBERNETES
-        kept_logs, kept_metrics = logfiles.DirectoryLogs(root / "logs"), metricfiles.DirectoryMetrics(root / "metrics")
+        shared = in_pods and settings.database is not None  # by servers of one cluster and one database
+        kept_logs = logfiles.DirectoryLogs(root / "logs", shared=shared)
+        kept_metrics = metricfiles.DirectoryMetrics(root / "metrics", shared=shared)
         stack.callback(kept_logs.close)
         stack.callback(kept_metrics.close)
         saved: Any = checkpoints.CheckpointDirectories(root / "checkpoints")
