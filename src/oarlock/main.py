@@ -167,12 +167,12 @@ class Server:
     def _with_pages(self, api: Any, made: provided.Services) -> Any:
         """Return the API with the pages around it."""
         from oarlock.api import application
-        from oarlock.controllers import succession
+        from oarlock.spec.protocol import tasktokens
         from oarlock.web import opening
 
         paths = frozenset(route.path.split("/")[1] for route in application.TABLE)
-        home, secure = succession.home_id(self._settings.home), made.about.url.startswith("https:")
-        told = opening.Settings(home=home, api=paths, hosts=made.hosts, secure=secure, report=made.report)
+        server, secure = tasktokens.of_server(made.task_secret), made.about.url.startswith("https:")
+        told = opening.Settings(server=server, api=paths, hosts=made.hosts, secure=secure, report=made.report)
         return opening.Opening(api, told)
 
     async def _until_ended(
@@ -291,7 +291,9 @@ class Kept(msgspec.Struct, frozen=True):
         from oarlock.data.transfers import authorities
 
         root, in_pods = settings.home, settings.backend == configuration.KUBERNETES
-        kept_logs, kept_metrics = logfiles.DirectoryLogs(root / "logs"), metricfiles.DirectoryMetrics(root / "metrics")
+        shared = in_pods and settings.database is not None  # by servers of one cluster and one database
+        kept_logs = logfiles.DirectoryLogs(root / "logs", shared=shared)
+        kept_metrics = metricfiles.DirectoryMetrics(root / "metrics", shared=shared)
         stack.callback(kept_logs.close)
         stack.callback(kept_metrics.close)
         saved: Any = checkpoints.CheckpointDirectories(root / "checkpoints")

@@ -171,7 +171,7 @@ async def test_bytes_that_could_not_be_cut_back_are_cut_before_anything_new(
     await store.append(W0, "stdout.0", 0, b"one\n", at=1)
     with monkeypatch.context() as broken:
         broken.setattr(durable, "sync", failing)
-        broken.setattr(os, "truncate", failing)
+        broken.setattr(os, "ftruncate", failing)
         with pytest.raises(errors.Unavailable):
             await store.append(W0, "stdout.0", 4, b"lost and long\n", at=2)
     await store.append(W0, "stdout.0", 4, b"two\n", at=3)

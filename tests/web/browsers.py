@@ -22,7 +22,7 @@ from oarlock.web import application, routing, settings
 from oarlock.web.access import transport
 
 URL = "http://127.0.0.1:1"
-HOME = "/home/of/the/tests"
+SERVER = "0123456789ab"
 API = frozenset(route.path.split("/")[1] for route in api.TABLE)
 OURS = {"Origin": URL, "Sec-Fetch-Site": "same-origin"}
 
@@ -36,7 +36,9 @@ class WebRig(rigs.Rig):
         self.failures: list[object] = []
         self.app = application.Pages(
             self.api,
-            settings.Settings(home=HOME, api=API, hosts=frozenset({"127.0.0.1"}), secure=False, report=self._failed),
+            settings.Settings(
+                server=SERVER, api=API, hosts=frozenset({"127.0.0.1"}), secure=False, report=self._failed
+            ),
         )
 
     async def job(self, job: str) -> jobs.Job:

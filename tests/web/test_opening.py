@@ -30,7 +30,7 @@ async def test_the_pages_are_opened_once_and_only_for_a_page(monkeypatch: pytest
         return Answering("page")
 
     monkeypatch.setattr(application, "Pages", pages)
-    facts = settings.Settings(home="h", api=frozenset({"api"}), hosts=None, secure=False, report=lambda *_: None)
+    facts = settings.Settings(server="s", api=frozenset({"api"}), hosts=None, secure=False, report=lambda *_: None)
     app = opening.Opening(Answering("api"), facts)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1") as client:
         assert (await client.get("/api/v1/jobs")).text == "api"
@@ -49,7 +49,7 @@ async def test_pages_that_cannot_be_imported_say_so_and_the_api_goes_on(monkeypa
 
     monkeypatch.setattr(application, "Pages", broken)
     facts = settings.Settings(
-        home="h", api=frozenset({"api"}), hosts=None, secure=False, report=lambda event, _: reports.append(event)
+        server="s", api=frozenset({"api"}), hosts=None, secure=False, report=lambda event, _: reports.append(event)
     )
     app = opening.Opening(Answering("api"), facts)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1") as client:

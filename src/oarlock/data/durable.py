@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import secrets
 from pathlib import Path
@@ -61,12 +62,13 @@ def write(path: Path, data: bytes, mode: int = 0o666) -> None:
 
 
 def probe(folder: Path) -> None:
-    """Write a file of `PROBED_BYTES` in `folder`, sync it, and remove it. Unavailable if that fails."""
+    """Write a file of `PROBED_BYTES` in `folder`, lock and sync it, and remove it. Unavailable if that fails."""
     try:
         make_folder(folder)
         draft = temporary(folder / "probe")
         try:
             with draft.open("xb") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 file.write(bytes(PROBED_BYTES))
                 file.flush()
                 os.fsync(file.fileno())
@@ -86,7 +88,9 @@ def failure(error: OSError, subject: str, place: Path) -> errors.OarlockError:
     return unavailable(error, subject, place)
 
 
-def unavailable(error: OSError, subject: str, place: Path) -> errors.Unavailable:
+def unavailable(error: OSError, subject: str, place: Path, *, done: str = "stored") -> errors.Unavailable:
     """Return the error for a failed write of `subject`, of which no byte counts as stored."""
     hint = f"free some space under {place}" if error.errno in FULL else f"check the disk that holds {place}"
-    return errors.Unavailable(f"{subject} could not be stored: {error.strerror or error}", hint=hint)
+    if isinstance(error, BlockingIOError):
+        hint = "try again; where it stays so, end the server that hangs"
+    return errors.Unavailable(f"{subject} could not be {done}: {error.strerror or error}", hint=hint)

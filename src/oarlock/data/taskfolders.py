@@ -5,10 +5,13 @@ The server makes the keys. They are checked here again, so that no key can lead 
 
 from __future__ import annotations
 
+import contextlib
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from oarlock.data import durable
 from oarlock.spec import attempts, errors
 
 JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
@@ -30,6 +33,15 @@ def folder(root: Path, key: attempts.TaskKey) -> Path:
             "this is not a valid task key", hint="a task key is JOB/ATTEMPT/ROLE/INDEX/INCARNATION", path="key"
         )
     return job_folder(root, key.job) / str(key.attempt) / f"{key.role}-{key.index}" / str(key.incarnation)
+
+
+def delete_job(root: Path, job: str) -> None:
+    """Delete the folder of a job. It is gone as a whole at once, for other servers that read in it."""
+    folder, draft = job_folder(root, job), durable.temporary(root / job)
+    with contextlib.suppress(FileNotFoundError):
+        folder.rename(draft)
+    for path in root.glob(f".{job}.*.tmp"):  # and what a killed server has left of it
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def check_stream(stream: str) -> None:

@@ -83,7 +83,7 @@ class Pages:
         self._pages = pages
         self._assets = assets.Assets()
         self._templates = templating.Templates(self._assets)
-        self._cookie = cookies.SessionCookie(facts.home, secure=facts.secure)
+        self._cookie = cookies.SessionCookie(facts.server, secure=facts.secure)
         self._routes = [(routing.compile_path(page.path), page) for page in pages]
         self._menu = [page for page in pages if page.key]
         self._making: dict[openpages.Address, asyncio.Task[str]] = {}

@@ -13,10 +13,10 @@ Report = Callable[[str, Mapping[str, object]], None]
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Facts of the server.
 
-    `home` tells it from the other servers of this machine; `api` lists the first segments of the API's paths.
+    `server` names it to browsers (`access/cookies.py`); `api` lists the first segments of the API's paths.
     """
 
-    home: str
+    server: str
     api: frozenset[str]
     hosts: frozenset[str] | None
     secure: bool

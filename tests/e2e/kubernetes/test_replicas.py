@@ -1,7 +1,8 @@
 """Two servers on one database and one cluster: both answer, one leads, and the other one takes over when that one dies.
 
 Pods reach the servers at one address, as through a Service: a relay that leads to a server that lives. The folders of
-data (snapshots, logs, metrics, files, results) lie on a volume that both share.
+data (snapshots, logs, metrics, files, results) lie on a volume that both share, and either server may get the next
+request of an agent, or of a browser.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import contextlib
 import os
 import signal
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,11 +20,13 @@ import httpx
 import pytest
 from tests.backends.kubernetes.testcluster import apiserver
 from tests.backends.kubernetes.testcluster.apiserver import api_server  # noqa: F401  (a fixture)
+from tests.data.metrics import test_metricfiles as rows
 from tests.e2e import stalls
 from tests.e2e.kubernetes import pods
 from tests.store import postgresql
 
-from oarlock.spec import events
+from oarlock.spec import attempts, events
+from oarlock.spec.protocol import tasktokens
 from oarlock.store.sql import database
 
 pytestmark = apiserver.needed
@@ -31,6 +35,9 @@ WITHIN_S = 15.0
 """The time after the death of the leader by which the other server has admitted a job. The lease lasts 10 s."""
 SHARED = ("blobs", "logs", "metrics", "files", "results")
 SECRETS = ("token", "task-secret")
+REST_S = 0.02
+LINES = 600
+"""The lines of a job that goes on while a server is killed: some 15 s."""
 RUN = ["run", "--detach", "--framework", "plain", "--image", "registry.example/any:1", "--grace", "1s"]
 
 
@@ -43,6 +50,9 @@ class ReplicaShell(pods.PodShell):
         self.first = self.port, self.home
         self.second = apiserver.free_ports(1)[0], folder / "second"
         (self.service,) = apiserver.free_ports(1)
+        self.led: Counter[int] = Counter()  # the connections of agents, by the port of the server
+        self.ready = [self.first[0], self.second[0]]  # the servers that a Service would lead to, the first choice first
+        self.alternates = False
         self._relay: asyncio.Server | None = None
 
     async def _open(self) -> None:
@@ -55,10 +65,17 @@ class ReplicaShell(pods.PodShell):
         await super()._close()
 
     async def _leads(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        for port in (self.first[0], self.second[0]):
+        """Lead a connection to a server. If they alternate, it ends after its answer, and the next one goes on at the
+        other server.
+        """
+        ports = list(self.ready)
+        if self.alternates and self.led.total() % 2:
+            ports.reverse()
+        for port in ports:
             with contextlib.suppress(OSError):
                 inner = await asyncio.open_connection("127.0.0.1", port)
-                await asyncio.gather(_pump(reader, inner[1]), _pump(inner[0], writer))
+                self.led[port] += 1
+                await Relayed(reader, writer, *inner).pump(REST_S if self.alternates else None)
                 return
         writer.close()
 
@@ -81,6 +98,7 @@ class ReplicaShell(pods.PodShell):
         _, first = self.first
         _, second = self.second
         for name in SHARED:
+            (first / name).mkdir(exist_ok=True)  # as share.sh of the installation does
             (second / name).symlink_to(first / name)
         for name in SECRETS:
             (second / name).write_bytes((first / name).read_bytes())
@@ -108,12 +126,46 @@ class ReplicaShell(pods.PodShell):
         return next(one.at for one in asyncio.run(read()) if (one.job, one.kind) == (job, "admitted"))
 
 
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(OSError):
-        while data := await reader.read(1 << 16):
-            writer.write(data)
-            await writer.drain()
-    writer.close()
+class Relayed:
+    """A connection of an agent, and the one behind it to a server."""
+
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        answers: asyncio.StreamReader,
+        requests: asyncio.StreamWriter,
+    ) -> None:
+        self._reader, self._writer, self._answers, self._requests = reader, writer, answers, requests
+        self._asked = True
+
+    async def pump(self, rest_s: float | None) -> None:
+        """Pass everything on. With `rest_s` the connection ends when it has rested for so long after an answer."""
+        await asyncio.gather(self._ask(), self._answer(rest_s))
+
+    async def _ask(self) -> None:
+        with contextlib.suppress(OSError):
+            while data := await self._reader.read(1 << 16):
+                self._asked = True
+                self._requests.write(data)
+                await self._requests.drain()
+        self._requests.close()
+
+    async def _answer(self, rest_s: float | None) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                try:
+                    data = await asyncio.wait_for(self._answers.read(1 << 16), rest_s)
+                except TimeoutError:
+                    if self._asked:
+                        continue
+                    break
+                if not data:
+                    break
+                self._asked = False
+                self._writer.write(data)
+                await self._writer.drain()
+        self._writer.close()
 
 
 @pytest.fixture(scope="module")
@@ -168,3 +220,96 @@ def test_the_server_that_died_comes_back_and_follows(shell: ReplicaShell) -> Non
     shell.do(*RUN, "--name", "back", "--", "true")
     assert shell.wait_phase("back", "COMPLETED", "FAILED")["phase"] == "COMPLETED"
     assert shell.epoch(shell.first) == epoch
+
+
+def test_an_agent_alternates_and_a_server_is_killed(shell: ReplicaShell) -> None:
+    """After the tests above. A follower at the first server and a reader at the second one see each line once, and each
+    metric, though a server that takes half of them dies at once, and comes back.
+    """
+    release = shell.home.parent / "printed"
+    prints = f"i=0; while [ $i -lt {LINES} ]; do echo line $i; i=$((i + 1)); sleep 0.02; done"
+    shell.use(shell.first)
+    shell.alternates = True
+    try:
+        shell.do(*RUN, "--name", "moves", "--", "sh", "-c", f"{prints}; while [ ! -e {release} ]; do sleep 0.1; done")
+        shell.wait_phase("moves", "PROCESSING")
+        with shell.start("logs", "--follow", "moves") as follower:
+            try:
+                _move(shell, metrics := Metrics(shell, "moves"), release)
+                seen, failed = follower.communicate(timeout=240)
+            finally:
+                follower.kill()
+    finally:
+        shell.alternates = False
+    lines = [f"line {number}" for number in range(LINES)]
+    assert seen.splitlines() == lines, failed
+    for place in (shell.first, shell.second):
+        shell.use(place)
+        assert shell.do("logs", "moves").stdout.splitlines() == lines
+        assert metrics.steps(place) == list(range(60))
+    assert min(shell.led[shell.first[0]], shell.led[shell.second[0]]) > 20, "its agent has alternated"
+
+
+def _move(shell: ReplicaShell, metrics: Metrics, release: Path) -> None:
+    """Let the agent alternate, kill the second server, start it again, and end the job."""
+    for step in range(20):
+        metrics.report(step, shell.first if step % 2 else shell.second)
+    assert metrics.steps(shell.first) == metrics.steps(shell.second) == list(range(20))
+    shell.until(lambda: "line 100\n" in shell.do("logs", "moves").stdout, "it has printed a part")
+    shell.use(shell.second)
+    os.kill(shell.server_pid(), signal.SIGKILL)
+    for step in range(20, 40):
+        metrics.report(step, shell.first)
+    shell.do("up", "--backend", "kubernetes", "--detach")
+    assert metrics.steps(shell.second) == list(range(40))
+    for step in range(40, 60):
+        metrics.report(step, shell.first if step % 2 else shell.second)
+    last = f"line {LINES - 1}\n"
+    shell.until(lambda: last in shell.do("logs", "moves").stdout, "it has printed everything")
+    release.touch()
+    assert shell.wait_phase("moves", "COMPLETED", "FAILED")["phase"] == "COMPLETED"
+
+
+def test_a_login_holds_at_both_servers(shell: ReplicaShell) -> None:
+    """Their homes are not the same, and the cookie is."""
+    (first, home), (second, _) = shell.first, shell.second
+    with httpx.Client(trust_env=False, timeout=60) as browser:
+        token = (home / "token").read_text().strip()
+        origin = {"Origin": f"http://127.0.0.1:{first}", "Sec-Fetch-Site": "same-origin"}
+        answer = browser.post(f"http://127.0.0.1:{first}/login", data={"secret": token}, headers=origin)
+        assert answer.status_code == 303, answer.text
+        for port in (first, second):
+            assert browser.get(f"http://127.0.0.1:{port}/jobs").status_code == 200
+        browser.cookies.clear()
+        assert browser.get(f"http://127.0.0.1:{second}/jobs").status_code == 303
+
+
+class Metrics:
+    """The metrics of a process of the job's first task, which are sent as its agent sends them."""
+
+    PROCESS = 7
+
+    def __init__(self, shell: ReplicaShell, name: str) -> None:
+        self._job = shell.job(name)["id"]
+        key = attempts.TaskKey(self._job, 1, "worker", 0, 1)
+        token = tasktokens.derive((shell.home / "task-secret").read_bytes(), key)
+        self._headers = {"Authorization": f"Bearer {token}", "Oarlock-Task": str(key)}
+        self._users = {"Authorization": f"Bearer {(shell.home / 'token').read_text().strip()}"}
+        self._at = 0
+
+    def report(self, step: int, place: tuple[int, Path]) -> None:
+        """Send one value to this server."""
+        data = (rows.schema(1, "loss") if step == 0 else b"") + rows.row(1, step, float(step))
+        path = f"http://127.0.0.1:{place[0]}/agent/v1/metrics/{self.PROCESS}?offset={self._at}"
+        answer = httpx.post(path, content=data, headers=self._headers, trust_env=False, timeout=60)
+        assert answer.status_code == 200, answer.text
+        self._at += len(data)
+        assert answer.json() == {"length": self._at}
+
+    def steps(self, place: tuple[int, Path]) -> list[int]:
+        """Return the steps that this server knows."""
+        path = f"http://127.0.0.1:{place[0]}/api/v1/jobs/{self._job}/metrics?name=loss"
+        answer = httpx.get(path, headers=self._users, trust_env=False, timeout=60)
+        assert answer.status_code == 200, answer.text
+        (found,) = [one for one in answer.json()["series"] if one["process"] == self.PROCESS]
+        return [point["step"] for point in found["points"]]

@@ -51,7 +51,7 @@ async def ask(rig: browsers.WebRig, page: routing.Page, job: jobs.Job, who: str,
 @pytest.mark.parametrize("page", PAGES, ids=named)
 async def test_every_page_for_every_kind_of_session(rig: browsers.WebRig, page: routing.Page) -> None:
     job = await rig.launch(await rig.submit("ann"))
-    name = cookies.SessionCookie(browsers.HOME, secure=False).name
+    name = cookies.SessionCookie(browsers.SERVER, secure=False).name
     expired = "oas_" + "A" * 43
     token = authentication.digest(rig.tokens["ann"])
     old = users.Session(sha256=authentication.digest(expired), user="ann", token=token, created_at=0.0, used_at=0.0)
@@ -272,10 +272,10 @@ async def test_the_cookie_is_the_servers_own(rig: browsers.WebRig) -> None:
     written = answer.headers["set-cookie"]
     assert {"HttpOnly", "SameSite=Strict", "Path=/"} <= set(written.split("; "))
     assert rig.tokens["ann"] not in written
-    secure = cookies.SessionCookie(browsers.HOME, secure=True)
+    secure = cookies.SessionCookie(browsers.SERVER, secure=True)
     assert secure.name.startswith("__Host-")
     assert "; Secure" in secure.set("oas_" + "A" * 43)[1]
-    assert cookies.SessionCookie("/another/home", secure=False).name != written.partition("=")[0]
+    assert cookies.SessionCookie("another", secure=False).name != written.partition("=")[0]
 
 
 async def test_a_link_from_another_site_reloads_once_instead_of_asking_for_a_login(rig: browsers.WebRig) -> None:
@@ -317,7 +317,7 @@ async def test_a_login_link_replaces_no_session(rig: browsers.WebRig) -> None:
         await browser.post("/logout", headers=browsers.OURS)
         answer = await browser.post("/login", data={"secret": code}, headers=browsers.OURS)
         assert "set-cookie" in answer.headers, "the code was not used before"
-    old = cookies.SessionCookie(browsers.HOME, secure=False).name + "=oas_" + "A" * 43
+    old = cookies.SessionCookie(browsers.SERVER, secure=False).name + "=oas_" + "A" * 43
     async with rig.browser() as browser:
         data = {"secret": rig.tokens["ann"]}
         answer = await browser.post("/login", data=data, headers={**browsers.OURS, "Cookie": old})

@@ -86,6 +86,20 @@ class Records:
             first += 512
 
 
+def add_record(path: Path, offset: int, at: float) -> float:
+    """Add a record to an index, and return its time: `at`, or that of the last record, which may be later."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        end = os.fstat(fd).st_size // RECORD.size * RECORD.size
+        if end:
+            _, last_at = RECORD.unpack(os.pread(fd, RECORD.size, end - RECORD.size))
+            at = max(at, last_at)
+        os.pwrite(fd, RECORD.pack(offset, at), end)
+    finally:
+        os.close(fd)
+    return at
+
+
 def block_for(streams: int) -> int:
     """Return the number of bytes to read at a time from each of this many streams."""
     return max(LEAST_BLOCK_BYTES, min(BLOCK_BYTES, GATHERED_BYTES // max(1, streams)))

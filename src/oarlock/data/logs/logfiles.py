@@ -4,7 +4,9 @@ Many agents append raw bytes at an offset. Each append is written, synced and th
 threads, so that streams wait for the disk side by side. Readers get lines, merged by time of arrival. The index is
 written first and never synced: if it lacks records, lines have an earlier time, but no bytes are lost.
 
-Only one process at a time may append. All methods may be called from any event loop of that process.
+Several servers may share the directory (`shared`), and the agents of a job append to any of them. A stream's file is
+locked while bytes are appended (`appending`), and readers look at the directory and the files again. All methods may be
+called from any event loop of the process.
 """
 
 from __future__ import annotations
@@ -12,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import itertools
-import shutil
 from collections.abc import AsyncIterator, Callable
 from concurrent import futures
 from pathlib import Path
@@ -25,23 +26,34 @@ from oarlock.spec import attempts, errors
 T = TypeVar("T")
 SEARCHERS = 2
 """Searches read whole logs. A third one waits, and the readers of pages do not wait for any."""
+LOOK_S = 1.0
+"""The time after which a follower looks for lines that were appended by another server."""
 
 
 class DirectoryLogs:
-    """The logs of all jobs in one directory of a local file system.
+    """The logs of all jobs in one directory of a file system whose files can be locked.
 
-    `quota_bytes` is the limit for one job. TooLarge if it is exceeded.
+    `quota_bytes` is the limit for one job. TooLarge if it is exceeded. `shared`: other servers use the directory, too.
     """
 
-    def __init__(self, root: Path, *, quota_bytes: int | None = None, writers: int = 8, readers: int = 4) -> None:
+    def __init__(
+        self,
+        root: Path,
+        *,
+        quota_bytes: int | None = None,
+        shared: bool = False,
+        writers: int = 8,
+        readers: int = 4,
+    ) -> None:
         self._root = root
+        self._shared = shared
         self._quota_bytes = quota_bytes
         self._writers = futures.ThreadPoolExecutor(writers, "log-writer")
         self._readers = futures.ThreadPoolExecutor(readers, "log-reader")
         self._searchers = futures.ThreadPoolExecutor(SEARCHERS, "log-search")
         self._searches: set[searching.Stop] = set()
         self._short = streams.Shortages()
-        self._jobs = recent.Recent(lambda job: joblogs.JobLogs(root, job, self._short))
+        self._jobs = recent.Recent(lambda job: joblogs.JobLogs(root, job, self._short, shared=shared))
 
     async def append(self, key: attempts.TaskKey, stream: str, offset: int, data: bytes, *, at: float) -> int:
         """Append, as `storage.Logs` describes. Unavailable if the disk fails; then nothing is stored."""
@@ -56,7 +68,7 @@ class DirectoryLogs:
 
     async def streams(self, job: str) -> list[storage.StreamInfo]:
         def list_them() -> list[storage.StreamInfo]:
-            found = self._jobs.get(job)
+            found = self._looked(job)
             return [storage.StreamInfo(key=one.key, stream=one.name, length=one.length()) for one in found.listed()]
 
         return await self._on(self._readers, list_them)
@@ -66,7 +78,7 @@ class DirectoryLogs:
 
     async def page(self, query: storage.LogQuery, place: str, *, before: int, after: int) -> storage.LogPage:
         work = functools.partial(paging.page, query=query, place=place, before=before, after=after)
-        return await self._on(self._readers, lambda: work(self._jobs.get(query.job)))
+        return await self._on(self._readers, lambda: work(self._looked(query.job)))
 
     async def search(
         self, query: storage.LogQuery, place: str, search: storage.LogSearch, *, limit: int
@@ -76,20 +88,20 @@ class DirectoryLogs:
         work = functools.partial(searching.search, query=query, place=place, wanted=search, limit=limit, stop=stop)
         self._searches.add(stop)
         try:
-            return await self._on(self._searchers, lambda: work(self._jobs.get(query.job)))
+            return await self._on(self._searchers, lambda: work(self._looked(query.job)))
         finally:
             stop.now()
             self._searches.discard(stop)
 
     async def read(self, query: storage.LogQuery) -> AsyncIterator[storage.Line]:
-        reader = await self._on(self._readers, lambda: reading.Reader(self._jobs.get(query.job), query))
+        reader = await self._on(self._readers, lambda: reading.Reader(self._looked(query.job), query))
         async for line in self._stored(reader, flush=True):
             yield line
 
     async def follow(
         self, query: storage.LogQuery, *, until: asyncio.Event | None = None
     ) -> AsyncIterator[storage.Line]:
-        job = await self._on(self._readers, lambda: self._jobs.get(query.job))
+        job = await self._on(self._readers, lambda: self._looked(query.job))
         reader = reading.Reader(job, query)
         with job.notifier.subscribed() as notified:
             stopper = asyncio.create_task(notifying.set_when(until, notified)) if until is not None else None
@@ -100,7 +112,7 @@ class DirectoryLogs:
                 while True:
                     ending = until is not None and until.is_set()
                     notified.clear()
-                    look = functools.partial(reader.news, due=waits.due(), flush=ending)
+                    look = functools.partial(self._news, job, reader, waits.due(), ending)
                     batch, waiting = await self._on(self._readers, look)
                     for line in batch:
                         yield line
@@ -111,10 +123,28 @@ class DirectoryLogs:
                         for line in await self._on(self._readers, reader.shortened):
                             yield line
                         return
-                    await notifying.wait(notified, waits.note(waiting))
+                    await notifying.wait(notified, self._pause_s(waits.note(waiting)))
             finally:
                 if stopper is not None:
                     stopper.cancel()
+
+    def _looked(self, job: str) -> joblogs.JobLogs:
+        """Return the job's streams, those included that other servers have begun."""
+        found = self._jobs.get(job)
+        found.look()
+        return found
+
+    def _news(
+        self, job: joblogs.JobLogs, reader: reading.Reader, due: set[streams.Stream], ending: bool
+    ) -> tuple[list[storage.Line], dict[streams.Stream, int]]:
+        job.look(every_s=0.0 if ending else LOOK_S)
+        return reader.news(due=due, flush=ending)
+
+    def _pause_s(self, wait_s: float | None) -> float | None:
+        """Return the time until a follower looks again: other servers give no notice of what they append."""
+        if not self._shared:
+            return wait_s
+        return LOOK_S if wait_s is None else min(wait_s, LOOK_S)
 
     async def _stored(self, reader: reading.Reader, *, flush: bool) -> AsyncIterator[storage.Line]:
         lines = await self._on(self._readers, lambda: reader.stored(flush=flush))
@@ -125,7 +155,7 @@ class DirectoryLogs:
     async def forget(self, job: str) -> None:
         def delete() -> None:
             self._jobs.get(job).forgotten = True
-            shutil.rmtree(taskfolders.job_folder(self._root, job), ignore_errors=True)
+            taskfolders.delete_job(self._root, job)
             self._jobs.drop(job)
             self._short.forget(job)
 
@@ -146,8 +176,7 @@ class DirectoryLogs:
         job = self._jobs.get(key.job)
         one = job.stream(key, stream)
         try:
-            with one.lock:
-                length = one.length()
+            with one.held(create=offset == 0 and bool(data)) as length:
                 if offset != length:
                     raise errors.OffsetMismatch(
                         f"{key} {stream} is {length} bytes long, not {offset}",

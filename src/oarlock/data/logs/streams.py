@@ -1,16 +1,18 @@
 """The files of one stream of a log: its bytes, an index of their times of arrival, and a note of lost bytes.
 
-The length of the file says how much is stored. A user may delete or cut a file while the server runs. Each append and
-each read therefore compares the length with the acknowledged length. A short stream goes on at the length that is left,
-so that its agent sends the missing bytes again. Until they are back, `NAME.lost` holds the acknowledged length, and
-readers get a line that reports the missing bytes.
+The length of the file says how much is stored. Another server may append to it, and a user may delete or cut it while
+the server runs. Each append and each read therefore compares the length with the one that is known. Under the lock of
+the file a longer stream is read on, and a short one goes on at the length that is left, so that its agent sends the
+missing bytes again. Until they are back, `NAME.lost` holds the acknowledged length, and readers get a line that reports
+the missing bytes.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from oarlock.data import appending, durable, storage
@@ -19,6 +21,8 @@ from oarlock.spec import attempts
 
 RESOLUTION_S = 0.02
 """Appends of one stream that follow each other faster share a record of the index."""
+READER_S = 0.1
+"""The longest wait of a reader for another server that appends. It then shows what it knows."""
 MISSING = (
     "[oarlock] {:,} bytes of this log are missing here: its file on the server's disk was deleted or cut."
     " They are shown once the task has sent them again; they are lost if it has ended."
@@ -26,7 +30,7 @@ MISSING = (
 
 
 class Stream:
-    """One append-only file and its index. Writers hold `lock`; readers use the acknowledged length."""
+    """One append-only file and its index. Writers use `held`; readers use `length`."""
 
     def __init__(
         self,
@@ -38,11 +42,11 @@ class Stream:
         self.key = key
         self.name = name
         self.path = path
-        self.lock = threading.RLock()
         self._changed = changed
+        self._lock = threading.RLock()
+        self._looked = False
         self._acknowledged = 0  # more than the file has, while bytes are missing
-        self._file: appending.AppendOnly | None = None
-        self._last_at = float("-inf")
+        self._file = appending.AppendOnly(path)
         self._indexed_at = float("-inf")
 
     @property
@@ -54,11 +58,27 @@ class Stream:
         return self.path.with_suffix(".lost")
 
     def length(self) -> int:
-        file = self._opened()
-        if file.remaining() < file.length:
-            with self.lock:
-                self._lose(file)
+        """Return the stored length. It leaves out bytes that are being written now, by this server or another one."""
+        file = self._file
+        if (not self._looked or file.size() != file.length) and self._lock.acquire(blocking=False):
+            try:
+                with file.locked(wait_s=READER_S):
+                    self._look()
+            except OSError:
+                pass  # what is known is shown
+            finally:
+                self._lock.release()
         return file.length
+
+    @contextlib.contextmanager
+    def held(self, *, create: bool) -> Iterator[int]:
+        """Give the stored length, which stays so until the end. Without `create` a file that is not there stays so.
+
+        Raises OSError; BlockingIOError where another server does not end its write.
+        """
+        with self._lock, self._file.locked(create=create):
+            self._look()
+            yield self._file.length
 
     @property
     def missing(self) -> int:
@@ -75,7 +95,7 @@ class Stream:
             incarnation=self.key.incarnation,
             stream=self.name,
             offset=self.length(),
-            at=max(self._last_at, _changed_at(self.lost_path)),
+            at=max(self._last_at(), _changed_at(self.lost_path)),
             text=MISSING.format(self.missing),
         )
 
@@ -87,23 +107,34 @@ class Stream:
         return cursors.Index(self.index_path, fallback)
 
     def write(self, data: bytes, at: float) -> int:
-        """Store `data` at the end and return the new length. After an OSError no byte of it is stored."""
-        file = self._opened()
+        """Store `data` at the end, within `held`, and return the new length. After an OSError no byte of it is
+        stored.
+        """
         if data:
-            self._note(file.length, at)
-        length = file.append(data)
+            self._note(self._file.length, at)
+        length = self._file.append(data)
         if self._acknowledged:
             self._regain(length)
         return length
 
-    def _lose(self, file: appending.AppendOnly) -> None:
+    def _look(self) -> None:
+        """Look at what other servers have appended, and at what is gone. The file is locked."""
+        file, before, first = self._file, self._file.length, not self._looked
+        file.settle()
+        self._looked = True
+        if not first and file.length == before:
+            return
+        if first or file.length < before:
+            self._recover_index(file.length)
+        if first:
+            self._acknowledged = _number_in(self.lost_path)
+        if file.length < before:
+            self._lose(file.length, max(before, self._acknowledged))
+        elif self._acknowledged:
+            self._regain(file.length)
+
+    def _lose(self, left: int, before: int) -> None:
         """Continue at the length that the file still has. Readers and the task's agent learn how much is missing."""
-        left, before = file.remaining(), max(file.length, self._acknowledged)
-        if left >= file.length:
-            return  # another thread has done it
-        file.cut(left)
-        self._last_at = self._indexed_at = float("-inf")
-        self._recover_index(left)
         if self._changed(self, storage.Shortage(left, before - left)):
             self._acknowledged = before
             try:
@@ -121,46 +152,32 @@ class Stream:
         self._changed(self, None)
         self.lost_path.unlink(missing_ok=True)
 
-    def _opened(self) -> appending.AppendOnly:
-        file = self._file
-        if file is None:
-            with self.lock:
-                file = self._file
-                if file is None:
-                    file = appending.AppendOnly(self.path)
-                    self._recover_index(file.length)
-                    self._acknowledged = _number_in(self.lost_path)
-                    if self._acknowledged:
-                        self._regain(file.length)
-                    self._file = file
-        return file
-
     def _recover_index(self, length: int) -> None:
-        """Drop the records of bytes that are not there, and continue from the last time that is left."""
+        """Drop the records of bytes that are not there."""
         with cursors.Records(self.index_path) as records:
             kept = len(records)
             while kept and records[kept - 1][0] >= length:
                 kept -= 1
-            if kept:
-                self._last_at = self._indexed_at = records[kept - 1][1]
         if self.index_path.exists():
             os.truncate(self.index_path, kept * cursors.RECORD.size)
+        self._indexed_at = float("-inf")
+
+    def _last_at(self) -> float:
+        """Return the time of the last record of the index."""
+        with cursors.Records(self.index_path) as records:
+            return records[len(records) - 1][1] if len(records) else float("-inf")
 
     def _note(self, offset: int, at: float) -> None:
         """Record the time of the bytes from `offset` on.
 
-        Times never go back, even if the clock does, to be searchable.
+        Times never go back, even if a clock does, to be searchable. The last record may be another server's.
         """
-        self._last_at = at = max(at, self._last_at)
         if offset > 0 and at - self._indexed_at < RESOLUTION_S:
             return
         try:
-            durable.make_folder(self.path.parent)
-            with self.index_path.open("ab") as file:
-                file.write(cursors.RECORD.pack(offset, at))
+            self._indexed_at = cursors.add_record(self.index_path, offset, at)
         except OSError:
             return  # a full disk: the write of the bytes reports it
-        self._indexed_at = at
 
 
 class Shortages:

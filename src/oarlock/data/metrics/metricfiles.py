@@ -8,15 +8,18 @@ repaired. A reader takes the chunks' columns one by one, then the raw rest, and 
 An invalid frame is refused, with the bytes after it. The frames before it are stored, and the stream continues when
 valid frames are sent.
 
-Only one process at a time may append. All methods may be called from any event loop of that process.
+Several servers may share the directory (`shared`), and the agents of a job append to any of them. While a server reads
+or appends, the chunks' file is locked, and the raw file too (`appending`): of both it then has what another server has
+left there. All methods may be called from any event loop of the process.
 """
 
 from __future__ import annotations
 
 import asyncio
-import shutil
+import contextlib
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from concurrent import futures
 from pathlib import Path
 from typing import TypeVar
@@ -30,17 +33,30 @@ T = TypeVar("T")
 QUOTA_BYTES = 4 << 30
 CHUNK_BYTES = 256 << 10
 """The size of the raw bytes that become one chunk."""
+RECOUNT_S = 60.0
+"""The time after which a server counts again what others have stored of a job."""
 
 
 class DirectoryMetrics:
-    """The metrics of all jobs in one directory of a local file system. `quota_bytes` is the limit for one job."""
+    """The metrics of all jobs in one directory of a file system whose files can be locked.
 
-    def __init__(self, root: Path, *, quota_bytes: int = QUOTA_BYTES, writers: int = 4, readers: int = 2) -> None:
+    `quota_bytes` is the limit for one job. `shared`: other servers use the directory, too.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        quota_bytes: int = QUOTA_BYTES,
+        shared: bool = False,
+        writers: int = 4,
+        readers: int = 2,
+    ) -> None:
         self._root = root
         self._quota_bytes = quota_bytes
         self._writers = futures.ThreadPoolExecutor(writers, "metric-writer")
         self._readers = futures.ThreadPoolExecutor(readers, "metric-reader")
-        self._jobs = recent.Recent(lambda job: JobMetrics(root, job))
+        self._jobs = recent.Recent(lambda job: JobMetrics(root, job, shared=shared))
 
     async def append(self, key: attempts.TaskKey, process: int, offset: int, data: bytes) -> int:
         """Append frames, as `storage.Metrics` describes.
@@ -50,7 +66,7 @@ class DirectoryMetrics:
         return await self._on(self._writers, lambda: self._append(key, process, offset, data))
 
     async def names(self, job: str) -> list[str]:
-        return await self._on(self._readers, lambda: sorted(self._jobs.get(job).names()))
+        return await self._on(self._readers, lambda: self._names(job))
 
     async def series(
         self, job: str, names: list[str] | None = None, *, points: int = 500, steps: tuple[int, int] = storage.ALL_STEPS
@@ -64,7 +80,7 @@ class DirectoryMetrics:
 
     async def forget(self, job: str) -> None:
         def delete() -> None:
-            shutil.rmtree(taskfolders.job_folder(self._root, job), ignore_errors=True)
+            taskfolders.delete_job(self._root, job)
             self._jobs.drop(job)
 
         await self._on(self._writers, delete)
@@ -85,8 +101,7 @@ class DirectoryMetrics:
         job = self._jobs.get(key.job)
         stream = job.stream(key, process)
         try:
-            with stream.lock:
-                stream.open()
+            with stream.held(begin=offset == 0 and bool(data), write=bool(data)):
                 if offset != stream.length:
                     raise errors.OffsetMismatch(
                         f"{key} metrics {process} is {stream.length} bytes long, not {offset}",
@@ -113,42 +128,72 @@ class DirectoryMetrics:
                 "the number of points must be positive", hint="ask for at least one point", path="points"
             )
         wanted = None if names is None else frozenset(names)
-        held = self._jobs.get(job)
-        streams = [(one.key, one.process, one.view) for one in held.streams()]
-        try:
+        streams = [(one.key, one.process, one.view) for one in self._looked(job).streams()]
+        with self._reading():
             return lives.series(streams, wanted, points, steps)
-        except FileNotFoundError as error:
-            raise errors.NotFound("the job's metrics were deleted while they were read", hint="ask again") from error
 
     def _news(self, job: str, after: str, points: int, group: int) -> storage.News:
-        streams = self._jobs.get(job).streams()
-        try:
-            its_lives = [arrivals.Life(one.key, one.process, one.view_behind) for one in streams]
+        its_lives = [arrivals.Life(one.key, one.process, one.view_behind) for one in self._looked(job).streams()]
+        with self._reading():
             return arrivals.news(its_lives, after, points, group)
+
+    def _names(self, job: str) -> list[str]:
+        with self._reading():
+            return sorted(self._looked(job).names())
+
+    def _looked(self, job: str) -> JobMetrics:
+        """Return the job's streams, those included that other servers have begun."""
+        found = self._jobs.get(job)
+        found.look()
+        return found
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[None]:
+        try:
+            yield
         except FileNotFoundError as error:
             raise errors.NotFound("the job's metrics were deleted while they were read", hint="ask again") from error
+        except BlockingIOError as error:
+            raise durable.unavailable(error, "metrics", self._root, done="read") from error
 
 
 class JobMetrics:
-    """The streams of one job: read from its directory once, then updated by each append."""
+    """The streams of one job. `shared`: other servers append to some of them."""
 
-    def __init__(self, root: Path, job: str) -> None:
+    def __init__(self, root: Path, job: str, *, shared: bool) -> None:
         self._root = root
+        self._job = job
+        self._shared = shared
         self._lock = threading.Lock()
         self._streams: dict[tuple[attempts.TaskKey, int], Stream] = {}
         self._bytes: int | None = None
-        for key, folder in taskfolders.folders(root, job):
-            for path in folder.glob("process-*"):
-                process = int(path.name.removeprefix("process-"))
-                self._streams[key, process] = Stream(key, process, path)
+        self._counted_at = 0.0
+        self._read()
+
+    def look(self) -> None:
+        """Find the streams that other servers have begun."""
+        if self._shared:
+            self._read()
 
     def stream(self, key: attempts.TaskKey, process: int) -> Stream:
         with self._lock:
             found = self._streams.get((key, process))
             if found is None:
-                path = taskfolders.folder(self._root, key) / f"process-{process}"
-                found = self._streams[key, process] = Stream(key, process, path)
+                found = self._add(key, process, taskfolders.folder(self._root, key))
         return found
+
+    def _read(self) -> None:
+        """Read the job's directory."""
+        for key, folder in taskfolders.folders(self._root, self._job):
+            numbers = sorted(int(path.name.removeprefix("process-")) for path in folder.glob("process-*"))
+            with self._lock:
+                for process in numbers:
+                    if (key, process) not in self._streams:
+                        self._add(key, process, folder)
+
+    def _add(self, key: attempts.TaskKey, process: int, folder: Path) -> Stream:
+        self._streams[key, process] = made = Stream(key, process, folder / f"process-{process}")
+        return made
 
     def streams(self) -> list[Stream]:
         with self._lock:
@@ -157,17 +202,18 @@ class JobMetrics:
     def names(self) -> set[str]:
         found: set[str] = set()
         for one in self.streams():
-            with one.lock:
-                one.open()
+            with one.held():
                 found |= one.names
         return found
 
     def check_quota(self, more: int, quota_bytes: int) -> None:
         """Raise TooLarge if `more` bytes exceed the quota.
 
-        Streams that append at the same time may exceed it together.
+        Streams that append at the same time may exceed it together, and so may several servers within `RECOUNT_S`.
         """
-        if self._bytes is None:
+        if self._bytes is None or (self._shared and time.monotonic() - self._counted_at > RECOUNT_S):
+            self.look()
+            self._counted_at = time.monotonic()
             self._bytes = sum(one.stored_bytes for one in self.streams())
         if self._bytes + more > quota_bytes:
             raise errors.TooLarge(
@@ -183,15 +229,15 @@ class JobMetrics:
 
 
 class Stream:
-    """The frames of one process. Writers and readers hold `lock`."""
+    """The frames of one process. Writers and readers use `held`."""
 
     def __init__(self, key: attempts.TaskKey, process: int, folder: Path) -> None:
         self.key = key
         self.process = process
-        self.lock = threading.Lock()
         self.names: set[str] = set()
         self._folder = folder
-        self._chunks: appending.AppendOnly | None = None
+        self._lock = threading.Lock()
+        self._chunks = appending.AppendOnly(folder / "chunks")
         self._raw: appending.AppendOnly | None = None
         self._base = 0  # the place in the stream at which the raw file begins
         self._schemas: dict[int, tuple[str, ...]] = {}  # in force at `_tail`
@@ -203,33 +249,43 @@ class Stream:
 
     @property
     def stored_bytes(self) -> int:
-        if self._chunks is None or self._raw is None:
+        if self._raw is None:
             return sum(path.stat().st_size for path in self._folder.glob("*")) if self._folder.exists() else 0
         return self._chunks.length + self._raw.length
 
-    def open(self) -> None:
-        """Read the files and repair them after a kill. Done once, and again if another program has cut the files."""
-        if self._raw is not None and self._chunks is not None:
-            if all(file.remaining() == file.length for file in (self._raw, self._chunks)):
-                return
-            self._chunks = self._raw = None
-            self._schemas, self._tail = {}, b""
-        file = appending.AppendOnly(self._folder / "chunks")
-        records = chunks.Records(file.path, file.length)
+    @contextlib.contextmanager
+    def held(self, *, begin: bool = False, write: bool = False) -> Iterator[None]:
+        """Keep others from appending, and know what is stored. Only `begin` makes a stream that is not there.
+
+        The files are read and repaired at first, and again where another server, or another program, has changed them.
+        Raises OSError; BlockingIOError where another server does not end its write.
+        """
+        create = begin or (write and (self._raw is not None or self._folder.exists()))
+        with self._lock, self._chunks.locked(create=create):
+            if self._raw is None or not self._chunks.is_settled():
+                self._raw = None
+                self._raw = self._open()
+            with self._raw.locked(create=create):
+                if not self._raw.is_settled():
+                    self._learn()
+                yield
+
+    def _open(self) -> appending.AppendOnly:
+        """Read the chunks, repair the files after a kill, and return the raw file. The chunks are locked."""
+        self._schemas, self._tail = {}, b""
+        self._chunks.settle()
+        records = chunks.Records(self._chunks.path, self._chunks.length)
         found = records.scan()
-        file.cut(found[-1].at + found[-1].size if found else 0)
+        self._chunks.cut(found[-1].at + found[-1].size if found else 0)
         for chunk in found:
             head, _ = records.head(chunk)
             self._schemas = head.schemas
             self.names.update(name for block in head.blocks for name in block.names)
-        raw = appending.AppendOnly(self._newest_raw(found[-1].end if found else 0))
-        self._chunks, self._raw = file, raw
-        parsed = self._parsed()[1]
-        self._learn(parsed)
+        return appending.AppendOnly(self._newest_raw(found[-1].end if found else 0))
 
     def append(self, data: bytes) -> str:
         """Store the valid frames of `data`; return the fault of the first invalid one, or an empty text."""
-        assert self._raw is not None  # `open` was called first
+        assert self._raw is not None  # within `held`
         whole = self._tail + data
         parsed = frames.parse(whole, self._schemas)
         if parsed.bad:
@@ -248,28 +304,34 @@ class Stream:
 
     def view(self) -> tuple[chunks.Records, list[chunks.Chunk], bytes, frames.Parsed]:
         """Return the chunks and the raw rest of one moment, for a reader."""
-        with self.lock:
-            self.open()
-            assert self._chunks is not None
+        with self.held():
+            assert self._raw is not None
             records = chunks.Records(self._chunks.path, self._chunks.length)
-            return (records, records.scan(), *self._parsed())
+            return (records, records.scan(), *self._parsed(self._raw))
 
     def view_behind(self, at: int) -> tuple[chunks.Records, list[chunks.Chunk], bytes, frames.Parsed] | None:
         """Return the same, unless no whole frame is stored behind this place of the stream."""
-        with self.lock:
-            self.open()
+        if self._rests_behind(at):
+            return None
+        with self.held():
             if self.length - len(self._tail) <= at:
                 return None
         return self.view()
+
+    def _rests_behind(self, at: int) -> bool:
+        """Return whether nothing is stored behind this place, and nothing was appended: so rest most streams."""
+        with self._lock:
+            if self._raw is None or self.length - len(self._tail) > at:
+                return False
+            return all(file.size() == file.length for file in (self._raw, self._chunks))
 
     def _compact(self) -> None:
         """Turn raw bytes into a chunk.
 
         After a kill between the two files, `_newest_raw` skips the bytes of the chunk.
         """
-        assert self._chunks is not None
         assert self._raw is not None
-        raw, parsed = self._parsed()
+        raw, parsed = self._parsed(self._raw)
         if not parsed.end:
             return
         before = self._chunks.length
@@ -299,25 +361,29 @@ class Stream:
         return self._folder / f"raw-{end}"
 
     def _raw_from(self, base: int, rest: bytes) -> appending.AppendOnly:
-        path = self._folder / f"raw-{base}"
-        durable.write(path, rest)
-        return appending.AppendOnly(path)
+        made = appending.AppendOnly(self._folder / f"raw-{base}")
+        durable.write(made.path, rest)
+        made.length = len(rest)
+        return made
 
-    def _parsed(self) -> tuple[bytes, frames.Parsed]:
+    def _parsed(self, raw: appending.AppendOnly) -> tuple[bytes, frames.Parsed]:
         """Return the raw file's bytes and frames."""
-        assert self._raw is not None
-        raw = self._raw.path.read_bytes()[: self._raw.length] if self._raw.length else b""
-        return raw, frames.parse(raw, self._schemas_at_base())
+        data = raw.path.read_bytes()[: raw.length] if raw.length else b""
+        return data, frames.parse(data, self._schemas_at_base())
 
     def _schemas_at_base(self) -> dict[int, tuple[str, ...]]:
-        assert self._chunks is not None
         if not self._chunks.length:
             return {}
         records = chunks.Records(self._chunks.path, self._chunks.length)
         return records.head(records.scan()[-1])[0].schemas
 
-    def _learn(self, parsed: frames.Parsed) -> None:
-        assert self._raw is not None
+    def _learn(self) -> None:
+        """Read the raw file, which is locked."""
+        raw, self._raw = self._raw, None
+        assert raw is not None
+        raw.settle()
+        data, parsed = self._parsed(raw)
         self._schemas = parsed.schemas
-        self._tail = self._raw.path.read_bytes()[parsed.end : self._raw.length] if self._raw.length else b""
+        self._tail = data[parsed.end :]
         self.names.update(name for run in parsed.runs for name in run.names)
+        self._raw = raw

@@ -15,6 +15,7 @@ SECRET_BYTES = 32
 _PURPOSE = b"oarlock task token 1\0"
 _SERVERS = b"oarlock parameter servers 1\0"
 _TENSORBOARD = b"oarlock tensorboard 1\0"
+_SERVER = b"oarlock server 1\0"
 TENSORBOARD_PREFIX = "oat_"
 
 
@@ -31,6 +32,11 @@ def of_attempt(secret: bytes, job: str, attempt: int) -> str:
 def of_tensorboard(secret: bytes, job: str, attempt: int) -> str:
     """Return the token by which the TensorBoard beside an attempt reads the job's metrics, and nothing else."""
     return TENSORBOARD_PREFIX + _derived(secret, _TENSORBOARD + f"{job}/{attempt}".encode())
+
+
+def of_server(secret: bytes) -> str:
+    """Return the public name of the server, 12 hexadecimal digits: the same for all servers that share the secret."""
+    return _derived(secret, _SERVER)[:12]
 
 
 def holds(secret: bytes, key: attempts.TaskKey, token: str) -> bool:

@@ -1,8 +1,10 @@
-"""The cookie that holds a browser's session. Its name is the server's: cookies of one host are shared by all ports."""
+"""The cookie that holds a browser's session. Its name is the server's: cookies of one host are shared by all ports.
+
+Servers that share a database and its sessions have one name, so that a login at one of them holds at all of them.
+"""
 
 from __future__ import annotations
 
-import hashlib
 import re
 from http import cookies
 
@@ -12,11 +14,10 @@ _SECRET = re.compile(r"oas_[A-Za-z0-9_-]{43}")
 
 
 class SessionCookie:
-    """The session cookie of one server. `home` tells two servers of one machine apart; `secure` is for TLS."""
+    """The session cookie of one server. `server` tells two servers of one machine apart; `secure` is for TLS."""
 
-    def __init__(self, home: str, *, secure: bool) -> None:
-        name = hashlib.sha256(home.encode()).hexdigest()[:12]
-        self.name = f"__Host-oarlock-{name}" if secure else f"oarlock-{name}"
+    def __init__(self, server: str, *, secure: bool) -> None:
+        self.name = f"__Host-oarlock-{server}" if secure else f"oarlock-{server}"
         self._attributes = "; Path=/; HttpOnly; SameSite=Strict" + ("; Secure" if secure else "")
 
     def read(self, header: str) -> str | None:
