@@ -266,5 +266,6 @@ def test_every_time_of_a_live_job_is_moved_or_left_on_purpose() -> None:
         "Job.stopped_at",
         "Task.leave_by",
         "Task.moved_at",
+        "Task.obstacle_at",
         "Task.phase_at",
     }

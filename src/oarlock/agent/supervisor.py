@@ -183,9 +183,7 @@ class Supervisor:
                     files.write_json(self._task.path("env.json"), hidden)
                 self._start_one(number, env)
             except OSError as error:
-                where = "" if os.path.isdir(self._task.workdir) else f" ({self._task.workdir} is not a directory)"
-                name = f"{error.filename}: " if error.filename else ""
-                detail = f"the command cannot be started: {name}{error.strerror or error}{where}"
+                detail = process.why_not(error, self._task.command, self._task.workdir)
                 return _outcome("command_not_found", detail, exitrecord.COMMAND_NOT_FOUND)
         self._state.phase = "PROCESSING"
         self._state.detail = None

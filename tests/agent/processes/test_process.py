@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import subprocess
@@ -104,6 +105,17 @@ def test_an_end_is_told_to_subprocess_too(
     made.signalled = by_us
     made.end(code, signum)
     assert (popen.returncode, made.failed, made.running, made.ended_by_us) == (returncode, failed, False, by_us)
+
+
+@pytest.mark.parametrize(
+    ("command", "missing", "advised"),
+    [("train --lr 1", "/bin/sh", True), (["/bin/sh", "x"], "/bin/sh", False), (["train"], "train", False)],
+)
+def test_an_image_without_a_shell_is_told_with_the_next_step(tmp_path, command, missing, advised):
+    error = FileNotFoundError(errno.ENOENT, "No such file or directory", missing)
+    why = process.why_not(error, command, str(tmp_path))
+    assert why.startswith(f"the command cannot be started: {missing}: No such file or directory")
+    assert ("give `command` as a list of words" in why) is advised
 
 
 @pytest.mark.parametrize(("command", "argv"), [("a | b", ["/bin/sh", "-c", "a | b"]), (["a", "b c"], ["a", "b c"])])

@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.cli import typed
 from tests.client import live
@@ -449,6 +450,32 @@ def test_tensorboard_gets_event_files(type_: Typed, server: live.LiveServer, tmp
     files = list(Path(where).rglob("events.out.tfevents.*"))
     assert len(files) == 1
     assert struct.unpack("<Q", files[0].read_bytes()[:8])[0] > 0
+
+
+@pytest.mark.parametrize(
+    ("backend", "images", "said"),
+    [("kubernetes", (), True), ("kubernetes", ("image:tensorboard",), False), ("local", (), False)],
+)
+def test_a_cluster_without_an_image_for_tensorboard_is_said(
+    type_: Typed,
+    server: live.LiveServer,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    backend: str,
+    images: tuple[str, ...],
+    said: bool,
+) -> None:
+    from oarlock.cli.verbs.results import tensorboard
+    from oarlock.client.synchronous import clients
+
+    about = clients.Client.server
+    facts = {"backend": backend, "capabilities": images}
+    monkeypatch.setattr(clients.Client, "server", lambda self: msgspec.structs.replace(about(self), **facts))
+    monkeypatch.setattr(tensorboard, "starter", lambda: ["true"])
+    monkeypatch.setattr(tensorboard.tunnels, "await_running", lambda client, job: False)
+    server.submit(name=f"board-{backend}-{len(images)}", tensorboard=True)
+    assert main.main(["tensorboard", f"board-{backend}-{len(images)}"]) == 0
+    assert ("The cluster runs none beside the job" in capsys.readouterr().err) is said
 
 
 def test_tensorboard_prefers_the_files_that_the_job_wrote(

@@ -7,6 +7,7 @@ pid to another process, so a signal to its group or session reaches the right pr
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import subprocess
 import time
@@ -14,6 +15,9 @@ import time
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from oarlock.agent.processes.cgroups import Cgroup
+
+
+SHELL = "/bin/sh"
 
 
 class Process:
@@ -92,7 +96,17 @@ def start(
 
 
 def argv_of(command: str | list[str]) -> list[str]:
-    return ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)
+    return [SHELL, "-c", command] if isinstance(command, str) else list(command)
+
+
+def why_not(error: OSError, command: str | list[str], workdir: str) -> str:
+    """Return why the command cannot be started, and the next step where the shell itself is missing."""
+    where = "" if os.path.isdir(workdir) else f" ({workdir} is not a directory)"
+    name = f"{error.filename}: " if error.filename else ""
+    why = f"the command cannot be started: {name}{error.strerror or error}{where}"
+    if isinstance(command, str) and error.filename == SHELL and error.errno == errno.ENOENT:
+        why += ". A command that is a text needs a shell, and the image has none: give `command` as a list of words"
+    return why
 
 
 def _peek(pid: int) -> tuple[int | None, int | None] | None:

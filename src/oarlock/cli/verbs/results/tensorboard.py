@@ -51,6 +51,10 @@ def tensorboard(
     here = local or write_only or as_json or directory is not None
     if not here and found.spec.tensorboard and tunnels.await_running(client, found.id):
         return _through(client, found, port)
+    if not here and found.spec.tensorboard and not found.terminal and _lacks_image(client):
+        terminal.say(
+            "The cluster runs none beside the job: the settings name no image, [kubernetes.images] tensorboard."
+        )
     logdir = own_files(client, found) if directory is None else None
     if logdir is None:
         logdir = Path(directory) if directory is not None else client.settings.home / "cache" / "tensorboard" / found.id
@@ -67,6 +71,11 @@ def tensorboard(
         return subprocess.run(words, check=False).returncode
     except KeyboardInterrupt:
         return 0  # Ctrl-C is the way to leave TensorBoard
+
+
+def _lacks_image(client: clients.Client) -> bool:
+    about = client.server()
+    return about.backend == "kubernetes" and "image:tensorboard" not in about.capabilities
 
 
 def _through(client: clients.Client, job: jobs.Job, port: int | None) -> int:
