@@ -56,10 +56,8 @@ class Session:
     OARLOCK_TENSORBOARD). `resume=False` begins at the first step. `adapt=True` lets the scheduler choose the batch
     size, if the job file allows it: the given `Batches` use it, `backward` and `accumulating` follow its parts, and
     `gain` gives the factor for the learning rate.
-
-    Of tensors that the ranks have divided (FSDP2, tensor parallelism) each rank saves its own pieces, and any number of
-    ranks resumes them. On entry, CheckpointError for a checkpoint from which this session cannot go on; so it is where
-    the session has nothing that is trained, since later steps would begin with untrained weights.
+    Tensors that the ranks have divided (FSDP2, tensor parallelism) are saved in pieces, and any number of ranks resumes
+    them. On entry, CheckpointError for a checkpoint from which this session cannot go on, or has nothing trained to.
     """
 
     def __init__(
@@ -94,11 +92,11 @@ class Session:
         self._readers = [hook for hook in hooks if type(hook).on_log is not Hook.on_log]
         self._batches = next((each for each in state.values() if isinstance(each, Batches)), None)
         named = {f"strategy of {name}": one for name, one in dataparallel.strategies_in(state).items()}
-        self._strategies = [*named.values(), *([strategy] if strategy is not None else [])]
-        given_strategy = {"strategy": strategy} if strategy is not None else {}
-        own = {**(per_rank or {}), **given_strategy}
+        alone = {"strategy": strategy} if strategy is not None else {}  # of no single model
+        self._strategies = [*named.values(), *alone.values()]
+        own = {**(per_rank or {}), **alone}
         own.update({name: one for name, one in named.items() if one.keeps or one.state_dict()})
-        self._contents = contents.Contents(state, own, {**named, **given_strategy}, self._say, drops=drop_per_rank)
+        self._contents = contents.Contents(state, own, {**named, **alone}, self._say, drops=drop_per_rank)
         self._adapt, self._batch_file = adapt, batchsizes.BatchFile(given.report)
         self._parts_left = 0  # parts of the present step that are left
         self._noise: float | None = None  # the same on every rank
@@ -119,12 +117,11 @@ class Session:
         self._reports: Reports | None = None
         self._apart = next((one for one in self._strategies if not one.lockstep), None)
         self._agreement = agreement.Apart(self._apart) if self._apart else agreement.Agreement(self.world)
-        others = [one for one in own.values() if one not in self._strategies]
-        rejoins = bool(self._strategies) and all(one.rejoins for one in self._strategies) and not others
+        rejoins = bool(self._strategies) and all(one.rejoins for one in self._strategies) and not per_rank
         self._membership = (
             membership.Membership(worlds.rounds, state, self._strategies) if worlds.rounds and rejoins else None
         )
-        self._succession = succession.of(self._strategies, state, others=bool(others))
+        self._succession = succession.of(self._strategies, state, others=bool(per_rank))
         self._later_round = 0  # the newest round that all ranks know
         self._wish = stopping.Wish()
         self._stop = agreement.GO_ON
@@ -494,8 +491,7 @@ class Session:
                 completed=self._completed,
                 written=self._reports.event if self._reports else None,
             )
-            if not self._contents.trains:
-                self._say(f"this session saves no model, so no run can go on from its checkpoints. {contents.REMEDY}")
+            self._contents.warn()
 
     def _begin(self) -> None:
         if worlds.joining():

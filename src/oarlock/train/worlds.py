@@ -252,9 +252,9 @@ def device_mesh(**sizes: int) -> DeviceMesh:
     """Return torch's DeviceMesh of all ranks, as FSDP2 and tensor parallelism need it: also for a process that trains
     alone.
 
-    `sizes` are its dimensions by name, whose product is the number of ranks: `device_mesh(data=2, tensor=4)`. Without
-    them it has one dimension. All ranks must call it. WorldError if the product is another number, and in a job whose
-    processes meet at parameter servers.
+    `sizes` are its dimensions by name: `device_mesh(data=2, tensor=4)` is one of eight ranks. Without them it has one
+    dimension. All ranks must call it. WorldError if their product is not the number of ranks, and where the processes
+    meet at parameter servers.
     """
     from torch import distributed
     from torch.distributed.device_mesh import init_device_mesh

@@ -77,7 +77,7 @@ def full(state: Any) -> Any:
     return state.clone() if isinstance(state, torch.Tensor) else state
 
 
-def learn(folder: Path, division: str, *, stop: int | None = None, total_steps: int = 12, **options: Any) -> None:
+def learn(folder: Path, division: str, *, stop: int | None = None, total_steps: int = 30, **options: Any) -> None:
     """Train on the same batch on every rank, and save the whole state at the begin and the end as folder/NAME.pt."""
     world = train.init()
     torch.manual_seed(7)

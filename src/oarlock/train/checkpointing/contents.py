@@ -1,4 +1,4 @@
-"""The objects of a session whose states a checkpoint holds: their states are captured, and taken again.
+"""The objects of a session that a checkpoint holds: their states are captured, and taken again.
 
 A model, an optimizer and a position in the data are the same on all ranks, or divided among any number of them. The
 state of a single rank fits only if the number of ranks is the same as when it was saved; a strategy may take the states
@@ -22,8 +22,8 @@ CHOICES = "oarlock.choices"
 """The shared state with the choices of the strategies, by the strategy's name."""
 
 REMEDY = (
-    "Pass what the steps change, as in Session(model=model, optimizer=optimizer), or any object whose state_dict and "
-    "load_state_dict save and load it."
+    "Pass what the steps change, as in Session(model=model, optimizer=optimizer), or an object that saves and "
+    "loads it by state_dict and load_state_dict."
 )
 
 
@@ -49,6 +49,11 @@ class Contents:
         """Whether there is an object that the steps of a training may change."""
         own = [each for name, each in self._own.items() if name not in self._heirs]
         return any(not isinstance(each, (Batches, Hook)) for each in (*self._state.values(), *own))
+
+    def warn(self) -> None:
+        """Say so if there is none: then no run can go on from the checkpoints that are about to be made."""
+        if not self.trains:
+            self._say(f"this session saves no model, so no run can go on from its checkpoints. {REMEDY}")
 
     def capture(self, *, is_chief: bool) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the state that all ranks share, which counts on the chief alone, and this rank's own state."""

@@ -53,7 +53,7 @@ def divides(kept: Any) -> bool:
 def split(state: Any, place: str, pieces: dict[str, Any]) -> Any:
     """Return the state with descriptions in the place of divided tensors, and put this rank's pieces into `pieces`.
 
-    `place` is the name of the state. StateError for a tensor whose parts are still to be added up.
+    `place` is the name of the state. StateError for a tensor that is still to be added up.
     """
     if is_divided(state):
         piece = _piece(state, place)
@@ -158,7 +158,7 @@ def _is_first(tensor: Any) -> bool:
 def _piece(tensor: Any, place: str) -> dict[str, Any]:
     if any(each.is_partial() for each in tensor.placements):
         raise errors.StateError(
-            f"{place} is a tensor whose parts are not added up yet ({tensor.placements}): it cannot be saved. Let "
+            f"{place} is a tensor with parts that are not added up yet ({tensor.placements}): it cannot be saved. Let "
             "state_dict() give tensor.redistribute(placements=[Replicate()])."
         )
     offset, size = _bounds(tensor.shape, tensor.device_mesh, tensor.placements)

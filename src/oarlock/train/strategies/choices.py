@@ -62,8 +62,8 @@ def choose(
         strategy = strategy.kind
     settings = compression if isinstance(compression, (DGC, PowerSGD)) else None
     if told.get("compression") in ("dgc", "auto") and "warm_up_steps" in told:  # `oarlock advise` skips the warm-up
-        given = settings if isinstance(settings, DGC) else DGC()
-        settings = replace(given, warm_up_steps=int(told["warm_up_steps"]))
+        own = settings if isinstance(settings, DGC) else DGC()
+        settings = replace(own, warm_up_steps=int(told["warm_up_steps"]))
     kind = str(told.get("kind") or strategy or "auto")
     name = str(told.get("compression") or (_name(settings) if settings else compression) or "none")
     _check("strategy", kind, KINDS if given is None else (*KINDS, given.kind))

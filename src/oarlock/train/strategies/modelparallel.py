@@ -21,9 +21,9 @@ from oarlock.train.strategies.strategy import Figures, Strategy
 class ModelParallel(Strategy):
     """The measurements of a model on several ranks: `Session(strategy=train.ModelParallel(model))`.
 
-    `models` are this rank's modules with FSDP2, whose exchanges are measured by module; the others are measured without
-    them. The sums between replicas of FSDP2 (HSDP) are not counted. On GPUs, FSDP2 exchanges in streams of its own, and
-    its waiting is unknown.
+    `models` are this rank's modules with FSDP2, which is measured by module; the others are measured without them. The
+    sums between replicas of FSDP2 (HSDP) are not counted. On GPUs, FSDP2 exchanges in streams of its own, and its
+    waiting is unknown.
     """
 
     kind = "model"
