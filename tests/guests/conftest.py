@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 from tests.guests import sides as both
 
-SCRIPTS = Path(__file__).parent / "scripts"
+PROGRAMS = (Path(__file__).parent / "scripts", Path(__file__).parents[2] / "examples" / "03-guests")
 
 
 @pytest.fixture(scope="session")
 def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[both.Sides]:
     one = both.Sides(tmp_path_factory.mktemp("guest"))
-    shutil.copytree(SCRIPTS, one.shell.work, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+    for folder in PROGRAMS:
+        shutil.copytree(folder, one.shell.work, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
     yield one
     one.shell.do("down", code=None)

@@ -64,6 +64,10 @@ class Compression(StrEnum):
     DGC = "dgc"
 
 
+UNGROUPED = (StrategyKind.PS, Compression.POWERSGD, Compression.DGC)
+"""The exchanges whose gradients do not travel in groups."""
+
+
 class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A part of the job file: unknown fields are errors, defaults are not written out."""
 

@@ -297,7 +297,9 @@ def shutdown() -> None:
 
 def _leave_crew() -> None:
     global crew, nodes
-    nodes = None
+    if nodes is not None:
+        nodes.close()
+        nodes = None
     if crew is not None:
         crew.close()
         crew = None

@@ -55,11 +55,19 @@ def test_a_slower_link_is_never_faster_than_the_measured_one() -> None:
 
 
 def test_the_error_is_that_of_the_checked_sizes() -> None:
-    checked = [trial(4, 0.1, 0.1), trial(6, 0.1, 0.1)]
-    found = scaling.predict(
-        trial(1, 0.1, 0.0), {"allreduce": trial(2, 0.1, 0.05), "bf16": trial(2, 0.1, 0.02)}, checked
-    )
-    errors = {each.workers: each.error for each in found if each.error is not None}
-    assert list(errors) == [4, 6]
-    assert errors[4] == pytest.approx(4 * 0.1 / 0.175 / 2.0 - 1, abs=0.01)
-    assert all(each.error is None for each in found if each.strategy == "bf16"), "it was not run with so many"
+    checked = {"allreduce": [trial(4, 0.1, 0.1), trial(6, 0.1, 0.1)], "bf16": [trial(4, 0.1, 0.02)]}
+    twos = {"allreduce": trial(2, 0.1, 0.05), "bf16": trial(2, 0.1, 0.02), "dgc": trial(2, 0.1, 0.01)}
+    found = scaling.predict(trial(1, 0.1, 0.0), twos, checked)
+    errors = {(each.strategy, each.workers): each.error for each in found if each.error is not None}
+    assert list(errors) == [("allreduce", 4), ("allreduce", 6), ("bf16", 4)], "dgc was not run with so many"
+    assert errors["allreduce", 4] == pytest.approx(4 * 0.1 / 0.175 / 2.0 - 1, abs=0.01)
+    assert errors["bf16", 4] == pytest.approx(0.12 / 0.13 - 1, abs=0.01)
+    other = scaling.predict(trial(1, 0.1, 0.0), twos, checked, Link(1e6))
+    assert all(each.error is None for each in other), "the trials had another network"
+
+
+def test_servers_are_checked_where_a_trial_has_as_many() -> None:
+    one, many = trial(2, 0.1, 0.0001), trial(2, 0.1, 0.4)
+    for two, is_checked in ((one, True), (many, False)):
+        found = scaling.predict(trial(1, 0.1, 0.0), {"ps": two}, {"ps": [trial(8, 0.1, 0.1)]})
+        assert [each.workers for each in found if each.error is not None] == ([8] if is_checked else [])

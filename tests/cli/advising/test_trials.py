@@ -100,12 +100,19 @@ with open(os.environ["OARLOCK_REPORT"] + "/events-" + os.environ["RANK"] + ".jso
 def test_a_check_runs_the_strategy_that_was_predicted() -> None:
     """The script has a compression of its own, so that it is faster than dense allreduce."""
     script = [sys.executable, "-c", TELLS_BY_STRATEGY]
-    words = ["--json", "--no-threads", "--seconds", "1", "--strategy", "allreduce", "--check", "2"]
-    done = CliRunner().invoke(advise.advise, [*words, "--", *script])
+    words = ["--no-threads", "--seconds", "1", "--strategy", "bf16", "--check", "2"]
+    done = CliRunner().invoke(advise.advise, [*words, "--json", "--", *script])
     assert done.exit_code == 0, done.output
-    found = json.loads(done.stdout)["predictions"]
-    checked = next(each for each in found if each["workers"] == 2 and each["strategy"] == "allreduce")
-    assert checked["error"] == pytest.approx(0.0, abs=0.01)
+    told = json.loads(done.stdout)
+    assert [each["strategy"] for each in told["checked"]] == ["allreduce", "bf16"]
+    checked = [each["error"] for each in told["predictions"] if each["workers"] == 2]
+    assert checked == pytest.approx([0.0, 0.0], abs=0.01)
+    said = " ".join(CliRunner().invoke(advise.advise, [*words, "--", *script]).stdout.split())
+    for strategy, speedup in (("allreduce", "0.67"), ("bf16", "1.96")):
+        assert f"{strategy} with 2 workers: predicted {speedup}, measured {speedup}, error" in said
+    assert "Not checked: the predictions for 4, 8, 16, 32, 64 workers." in said
+    over = CliRunner().invoke(advise.advise, [*words, "--link", "1", "--", *script]).stdout
+    assert "No prediction was checked: this machine has no such network." in " ".join(over.split())
 
 
 FAILS_LATER = """

@@ -93,7 +93,7 @@ REFUSED = [
     ("command: x\nstrategy: {kind: ps, backup: 1}", "strategy.backup", "between 0 and 0"),
     ("command: x\nstrategy: {bucket_bytes: best}", "strategy.bucket_bytes", "tuned"),
     ("command: x\nstrategy: {bucket_bytes: 0}", "strategy.bucket_bytes", "4194304"),
-    ("command: x\nstrategy: {kind: none, bucket_bytes: 1}", "strategy.bucket_bytes", "allreduce"),
+    ("command: x\nstrategy: {kind: ps, bucket_bytes: 1}", "strategy.bucket_bytes", "allreduce"),
     ("command: x\nstrategy: {compression: dgc, bucket_bytes: tuned}", "strategy.bucket_bytes", "no groups"),
     ("command: x\nstrategy: {kind: ps}", "strategy.kind", "ps: {count: 1}"),
     ("command: x\nroles: {ps: {}}\nstrategy: {kind: ps}", "strategy.kind", "ps: {count: 1}"),

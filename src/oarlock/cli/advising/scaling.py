@@ -101,25 +101,28 @@ def servers_for(two: Trial, workers: int, link: Link = Link()) -> int:
 def predict(
     one: Trial,
     twos: Mapping[str, Trial],
-    checked: Sequence[Trial] = (),
+    checked: Mapping[str, Sequence[Trial]] = {},
     link: Link = Link(),
 ) -> list[Prediction]:
     """Return the expected speedups of the strategies that were tried with two workers, at all SIZES.
 
-    `checked` are trials of allreduce with more workers: their speedups stand beside the expected ones.
+    `checked` are trials of these strategies with more workers: their speedups stand beside the expected ones, but for
+    another network, and for more parameter servers than the one of a trial.
     """
+    more = {each.workers for trials in checked.values() for each in trials}
     found = []
     for strategy in STRATEGIES:
         if strategy not in twos:
             continue
         two = twos[strategy]
-        for workers in sorted({*SIZES, *(each.workers for each in checked)}):
+        for workers in sorted({*SIZES, *more}):
             servers = servers_for(two, workers, link) if strategy == "ps" and workers > 1 else 0
             speedups = [
                 _speedup(one, two, workers, exchange_s(strategy, two, workers, servers, link, latency_s))
                 for latency_s in (LATENCY_S, two.sync_s, 0.0)
             ]
-            measured = next((workers * one.step_s / each.step_s for each in checked if each.workers == workers), None)
+            trials = checked.get(strategy, ()) if link.bytes_per_s is None and servers <= 1 else ()
+            measured = next((workers * one.step_s / each.step_s for each in trials if each.workers == workers), None)
             found.append(
                 Prediction(
                     strategy,
@@ -128,7 +131,7 @@ def predict(
                     min(speedups),
                     max(speedups),
                     servers,
-                    measured if strategy == "allreduce" and link.bytes_per_s is None else None,
+                    measured,
                 )
             )
     return found

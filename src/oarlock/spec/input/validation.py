@@ -228,19 +228,12 @@ def _groups(asked: jobfile.Strategy) -> None:
     """Refuse a size of groups that is not one, and where gradients do not travel in groups."""
     path, size = "strategy.bucket_bytes", asked.bucket_bytes
     if size != jobfile.TUNED and not (isinstance(size, int) and size > 0):
-        raise errors.InvalidInput(
-            f"{size!r} is not a number of bytes", path=path, hint=f"Write 4194304, or {jobfile.TUNED}."
-        )
-    if asked.kind in {jobfile.StrategyKind.PS, jobfile.StrategyKind.NONE}:
-        raise errors.InvalidInput(
-            f"`kind: {asked.kind}` has no groups of gradients",
-            path=path,
-            hint="Set `kind: allreduce`, or leave it out.",
-        )
-    if asked.compression in {jobfile.Compression.POWERSGD, jobfile.Compression.DGC}:
-        raise errors.InvalidInput(
-            f"`compression: {asked.compression}` has no groups of gradients", path=path, hint="Leave one of them out."
-        )
+        hint = f"Write 4194304, or {jobfile.TUNED}."
+        raise errors.InvalidInput(f"{size!r} is not a number of bytes", path=path, hint=hint)
+    for told in (asked.kind, asked.compression):
+        if told in jobfile.UNGROUPED:
+            hint = "Set `kind: allreduce` and another compression, or leave it out."
+            raise errors.InvalidInput(f"`{told}` has no groups of gradients", path=path, hint=hint)
 
 
 def _parameter_servers(spec: jobfile.JobSpec) -> None:

@@ -58,6 +58,10 @@ class Nodes:
         """Begin to gather the bytes of all senders, in the order of the nodes."""
         return _gather(everyones, ours, group=self._across, async_op=True)
 
+    def close(self) -> None:
+        """Let go of the groups, whose threads end with the last reference to them."""
+        self._inside = self._across = None
+
 
 class Sums:
     """Sums of tensors like these over the ranks of each node, in fp32 at least. All ranks must make and start them

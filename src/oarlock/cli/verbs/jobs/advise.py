@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +48,7 @@ WIDTH = 30
     multiple=True,
     metavar="N",
     show_default="none",
-    help="Also run the script with N workers, and print the error of the prediction. Can be repeated.",
+    help="Also run each strategy with N workers, and print the errors of the predictions. Can be repeated.",
 )
 @command.option(
     "--link",
@@ -81,13 +81,14 @@ def advise(
     wanted = ("allreduce", *(each for each in scaling.STRATEGIES[1:] if not strategies or each in strategies))
     one, by_threads = _alone(words, seconds, threads)
     twos, refused = _pairs(words, seconds, wanted)
-    checked = [_trial(words, workers, seconds, strategy=_fields("allreduce")) for workers in sorted(set(check))]
+    checked, failed = _checks(words, seconds, twos, sorted(set(check)))
     network = scaling.Link(link * 1e9 / 8 if link is not None else None)
     found = scaling.predict(one, twos, checked, network)
     if as_json:
-        terminal.json_out(_report(one, by_threads, twos, refused, checked, found))
+        terminal.json_out(_report(one, by_threads, twos, refused, checked, failed, found))
     else:
         _show(one, by_threads, twos, refused, found, network)
+        _tell_checks(found, failed, sorted(set(check)), network)
 
 
 def _trial(words: Sequence[str], workers: int, seconds: float, **settings: Any) -> scaling.Trial:
@@ -120,8 +121,29 @@ def _pairs(
         except errors.InvalidInput as failed:
             if name == "allreduce":
                 raise
-            refused[name] = (failed.hint or "").splitlines()[-1] if failed.hint else str(failed)
+            refused[name] = _reason(failed)
     return twos, refused
+
+
+def _checks(
+    words: Sequence[str], seconds: float, names: Iterable[str], counts: Sequence[int]
+) -> tuple[dict[str, list[scaling.Trial]], dict[str, str]]:
+    """Return the trials of these strategies with so many workers, and the reasons why some have failed."""
+    checked: dict[str, list[scaling.Trial]] = {}
+    failed: dict[str, str] = {}
+    for name in names:
+        for workers in counts:
+            try:
+                checked.setdefault(name, []).append(_trial(words, workers, seconds, strategy=_fields(name)))
+            except errors.InvalidInput as cause:
+                if name == "allreduce":
+                    raise
+                failed[f"{name} with {amounts.counted(workers, 'worker')}"] = _reason(cause)
+    return checked, failed
+
+
+def _reason(failed: errors.InvalidInput) -> str:
+    return failed.hint.splitlines()[-1] if failed.hint else str(failed)
 
 
 def _fields(name: str) -> dict[str, object]:
@@ -138,14 +160,16 @@ def _report(
     by_threads: Mapping[int, scaling.Trial],
     twos: Mapping[str, scaling.Trial],
     refused: Mapping[str, str],
-    checked: Sequence[scaling.Trial],
+    checked: Mapping[str, Sequence[scaling.Trial]],
+    failed: Mapping[str, str],
     found: Sequence[scaling.Prediction],
 ) -> dict[str, object]:
     dense = twos["allreduce"]
     return {
         "one": _trial_fields(one),
         "two": {name: _trial_fields(trial) for name, trial in twos.items()},
-        "checked": [_trial_fields(trial) for trial in checked],
+        "checked": [{"strategy": name, **_trial_fields(trial)} for name, trials in checked.items() for trial in trials],
+        "unchecked": dict(failed),
         "refused": dict(refused),
         "ratio": _ratio(dense),
         "threads": {str(count): trial.per_s for count, trial in by_threads.items()},
@@ -174,14 +198,34 @@ def _show(
     _measured(one, twos, refused)
     _threads(one, by_threads)
     _speedups(found, link)
-    checked = [each for each in found if each.error is not None]
-    for each in checked:
+
+
+def _tell_checks(
+    found: Sequence[scaling.Prediction], failed: Mapping[str, str], counts: Sequence[int], link: scaling.Link
+) -> None:
+    """Say the error of each prediction that was checked, and which were not."""
+    terminal.out()
+    if link.bytes_per_s is not None:
         terminal.paragraph(
-            f"check with {each.workers} workers: predicted {each.speedup:.2f}, measured {each.measured:.2f}, "
-            f"error {each.error:+.0%}"
+            "No prediction was checked: this machine has no such network. Leave --link out to check some."
         )
-    if not checked:
-        terminal.paragraph("The prediction was not checked: --check 4 --check 8 runs the script with so many workers.")
+        return
+    if not counts:
+        terminal.paragraph("No prediction was checked: --check 4 --check 8 runs each strategy with so many workers.")
+        return
+    for each in found:
+        if each.workers not in counts:
+            continue
+        name = f"{each.strategy} with {amounts.counted(each.workers, 'worker')}"
+        if each.error is not None:
+            told = f"predicted {each.speedup:.2f}, measured {each.measured:.2f}, error {each.error:+.0%}"
+        elif name in failed:
+            told = f"not checked: {terminal.clean(failed[name])}"
+        else:
+            told = f"not checked: it is predicted with {each.servers} parameter servers, and a trial has one"
+        terminal.paragraph(f"{name}: {told}")
+    others = ", ".join(str(count) for count in sorted({each.workers for each in found} - {1, *counts}))
+    terminal.paragraph(f"Not checked: the predictions for {others} workers.")
 
 
 def _measured(one: scaling.Trial, twos: Mapping[str, scaling.Trial], refused: Mapping[str, str]) -> None:

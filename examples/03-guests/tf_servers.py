@@ -1,4 +1,7 @@
-"""TensorFlow's ParameterServerStrategy: the chief gives steps to the workers, the variables live on the servers."""
+"""TensorFlow's ParameterServerStrategy: the chief gives steps to the workers, the variables live on the servers.
+
+oarlock run --framework tensorflow --chief --workers 2 --ps 1 --cpus 0.5 --tensorboard -- python tf_servers.py
+"""
 
 import json
 import os
@@ -30,6 +33,10 @@ def step(seed: tf.Tensor) -> tf.Tensor:
 
 losses = [coordinator.schedule(step, args=(tf.constant(number),)) for number in range(40)]
 coordinator.join()
+if "OARLOCK_TENSORBOARD" in os.environ:  # with `tensorboard: true`
+    with tf.summary.create_file_writer(os.environ["OARLOCK_TENSORBOARD"]).as_default():
+        for number, loss in enumerate(losses):
+            tf.summary.scalar("loss", loss.fetch(), number)
 before, after = losses[0].fetch(), losses[-1].fetch()
 print(
     f"chief {index} of {sizes}: on {weights.device.split('task')[0]} the loss fell: {bool(after < before / 10)}",

@@ -1,8 +1,18 @@
-"""`jax.distributed` over its processes, with the gradients gathered from all of them."""
+"""`jax.distributed` over its processes, with the gradients gathered from all of them.
+
+oarlock run --framework jax --workers 2 --tensorboard -- python with_jax.py
+"""
 
 import os
 
 import jax
+
+# With `tensorboard: true`. It is made before the processes meet: collectives of JAX do not wait long for a late one.
+writer = None
+if os.environ["JAX_PROCESS_ID"] == "0" and "OARLOCK_TENSORBOARD" in os.environ:
+    from tensorboard.summary import Writer
+
+    writer = Writer(os.environ["OARLOCK_TENSORBOARD"])
 
 jax.distributed.initialize(
     coordinator_address=os.environ["JAX_COORDINATOR_ADDRESS"],
@@ -23,8 +33,12 @@ def loss_of(weights: jax.Array) -> jax.Array:
 
 
 loss = jnp.zeros(())
-for _ in range(10):
+for step in range(10):
     loss, gradient = jax.value_and_grad(loss_of)(weights)
+    if writer is not None:
+        writer.add_scalar("loss", float(loss), step)
     weights = weights - 0.1 * multihost_utils.process_allgather(gradient).mean(0)
+if writer is not None:
+    writer.close()
 print(f"rank {rank} of {world}, {jax.device_count()} devices: loss {loss:.6f}", flush=True)
 jax.distributed.shutdown()

@@ -1,4 +1,7 @@
-"""TensorFlow's MultiWorkerMirroredStrategy with a Keras model: every worker has a part of each batch."""
+"""TensorFlow's MultiWorkerMirroredStrategy with a Keras model: every worker has a part of each batch.
+
+oarlock run --framework tensorflow --workers 2 --tensorboard -- python tf_mirrored.py
+"""
 
 import json
 import os
@@ -31,7 +34,12 @@ def step() -> tf.Tensor:
     return strategy.reduce(tf.distribute.ReduceOp.MEAN, strategy.run(of_this_worker), axis=None)
 
 
+logs = os.environ.get("OARLOCK_TENSORBOARD") if rank == 0 else None  # with `tensorboard: true`
+writer = tf.summary.create_file_writer(logs) if logs else tf.summary.create_noop_writer()
 loss = tf.constant(0.0)
-for _ in range(10):
+for number in range(10):
     loss = step()
+    with writer.as_default(number):
+        tf.summary.scalar("loss", loss)
+writer.close()
 print(f"rank {rank} of {world}: loss {loss.numpy():.5f}", flush=True)
