@@ -96,8 +96,7 @@ class Server:
 
         settings = self._settings
         sock = listen(settings.host, settings.port, self._home.earlier_port())
-        port = sock.getsockname()[1]
-        url = settings.url or settings.own_url(port, socket.gethostname())
+        url = settings.url or settings.own_url(sock.getsockname()[1], socket.gethostname())
         async with contextlib.AsyncExitStack() as stack:
             stack.callback(sock.close)
             store = await asyncio.to_thread(
@@ -135,7 +134,7 @@ class Server:
             async def begin() -> None:
                 """Announce the server. Raises Unavailable where pods do not reach it, or the home takes no file."""
                 await engine.check_reached()
-                self._home.announce(self._file(url), port)
+                self._home.announce(self._file(url), sock.getsockname()[1])
                 serverlog.report("started", {"url": url, "seconds": round(time.time() - self._started_at, 3)})
 
             try:
@@ -231,7 +230,6 @@ class Server:
                 local=settings.host in configuration.LOOPBACK,
                 capabilities=(*words, *(f"{name}={value}" for name, value in engine.backend.capabilities().items())),
                 currency=settings.prices.currency,
-                file_system=_file_system(root),
             ),
             task_secret=secret,
             clock=engine.clock,
@@ -458,9 +456,8 @@ class Engine:
         from oarlock.scheduler import planning
 
         store, kept, clock, settings = self._store, self._kept, self.clock, self._settings
-        holder = succession.holder(
-            succession.home_id(settings.home), f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
-        )
+        process = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        holder = succession.holder(succession.home_id(settings.home), process)
         leader = leadership.Leading(store, holder=holder, clock=clock)
         self.leads = lambda: leader.epoch is not None
 
@@ -552,15 +549,6 @@ class Engine:
             train_path=str(libraries.library(root / "library", Path(oarlock.__file__).parent)),
             hook_path=str(hook),
         )
-
-
-def _file_system(home: Path) -> str:
-    """Return the type of the file system with the home; empty where the system does not tell it."""
-    from oarlock.store.sql import filesystems
-
-    with contextlib.suppress(OSError):
-        return filesystems.kind(home, filesystems.MOUNTS.read_text())
-    return ""
 
 
 async def _clock(store: stores.Store) -> timing.Clock:

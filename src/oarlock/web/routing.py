@@ -34,7 +34,7 @@ Handler = Callable[[visits.Visit], Awaitable[Filled | responses.Response]]
 class Page(msgspec.Struct, frozen=True, kw_only=True):
     """A page or an action. `key` is the letter that opens it after `g`; only pages with one stand in the menu.
 
-    A page with a `capability` is there on servers that have it, for users who have its `right`, and on no other.
+    A page with a `capability` is there only on servers that have it, and for users with its `right`.
 
     An `open` page needs no session. A `stream` is refused to other sites although it changes nothing. A script alone
     calls an action with `script`, and gets its failures as JSON. A `live` page fetches itself again, and shows nothing

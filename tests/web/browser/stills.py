@@ -126,7 +126,7 @@ async def _fill(rig: browsers.WebRig) -> None:
     await rig.submit("ann", name="waits", roles={"worker": {"count": 2, "gpus": 1}})
     behind = await rig.submit("bob", name="behind", timeout="30m", roles={"worker": {"gpus": 2}})
     holder = refusals.Holder(job="", name="runs", owner="ann", pool="default", amount={"gpus": 1.0})
-    no_room = refusals.Refusal(code=refusals.Code.NO_CAPACITY, message="it needs 2 GPUs, 1 is free", holders=(holder,))
+    no_room = refusals.Refusal(code=refusals.Code.NO_CAPACITY, message="It needs 2 GPUs; 1 is free.", holders=(holder,))
     await rig.happen(behind.id, events.Refused(refusal=no_room))
     for age in (3900.0, 3600.0, 300.0):
         use = samples.PoolUse(used={"gpus": 1.0}, entitled={"gpus": 1.5})

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -13,6 +14,7 @@ from oarlock.api import routes
 from oarlock.api.process import homefolder
 from oarlock.spec import bodies
 from oarlock.spec.access import users
+from oarlock.store.sql import filesystems
 
 
 class Ending(msgspec.Struct, frozen=True):
@@ -51,21 +53,26 @@ def _space(path: str) -> tuple[int, int]:
     return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
 
 
-def _look(home: str) -> tuple[tuple[tuple[int, int], tuple[int, int]], dict[str, int]]:
-    """Return the space of the home and of the shared memory, and the secret files that others may read."""
+def _machine(home: str) -> dict[str, Any]:
+    """Return the facts about the machine, as `bodies.ServerState` has them."""
+    (disk, free), (shared, _) = _space(home), _space(SHARED_MEMORY)
+    kind = ""
+    with contextlib.suppress(OSError):
+        kind = filesystems.kind(Path(home), filesystems.MOUNTS.read_text())
     readable = {}
     for name in homefolder.SECRET_FILES:
         with contextlib.suppress(OSError):
             mode = Path(home, name).stat().st_mode & 0o777
             if mode & homefolder.OTHERS:
                 readable[name] = mode
-    return (_space(home), _space(SHARED_MEMORY)), readable
+    told: dict[str, Any] = {"disk_bytes": disk, "disk_free_bytes": free, "shared_memory_bytes": shared}
+    return {**told, "file_system": kind, "readable": readable}
 
 
 async def state(call: routes.Call) -> bodies.ServerState:
     services = call.services
     leader, count = await call.access.administered(lambda view: (view.leader(), len(view.users())))
-    (disk, shared), readable = await asyncio.to_thread(_look, services.about.home)
+    machine = await asyncio.to_thread(_machine, services.about.home)
     return bodies.ServerState(
         settings=dict(services.settings),
         problems=await services.health(),
@@ -73,11 +80,7 @@ async def state(call: routes.Call) -> bodies.ServerState:
         epoch=leader.epoch if leader is not None else 0,
         expires_at=leader.expires_at if leader is not None else None,
         users=count,
-        disk_bytes=disk[0],
-        disk_free_bytes=disk[1],
-        file_system=services.about.file_system,
-        shared_memory_bytes=shared[0],
-        readable=readable,
+        **machine,
     )
 
 

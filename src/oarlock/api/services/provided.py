@@ -133,7 +133,6 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     local: bool = True
     capabilities: tuple[str, ...] = ()
     currency: str = ""
-    file_system: str = ""  # the type of that with the home, where the system tells it
 
 
 class Services(msgspec.Struct, kw_only=True, frozen=True):

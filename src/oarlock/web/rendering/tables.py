@@ -67,7 +67,7 @@ class _Reader(html.parser.HTMLParser):
         self.found = False
         self._table = table
         self._within = False
-        self._skipped = ""  # the element whose content is left out
+        self._skipped = ""  # the element that is left out with its content
         self._depth = 0  # of elements of that name
         self._parts: list[str] | None = None  # of the cell
         self._column = 0

@@ -2,8 +2,8 @@
 
 A form holds the whole pool. A resource that is missing in it is removed from the pool, one that stands there as it was
 shown is left alone, and the version that the form was made from goes with it: a change that another administrator made
-meanwhile is shown, and not overwritten. A change is applied only as its effects were shown: a form whose fields have
-changed since then shows them first.
+meanwhile is shown, and not overwritten. A change is applied only as its effects were shown: a form that was
+edited since then shows them first.
 """
 
 from __future__ import annotations
