@@ -3,7 +3,7 @@
 Tensor parallelism exchanges by functional collectives, and pipelining by messages between two ranks. torch offers no
 hook for either, so the functions of its modules by which they start and wait are replaced here by ones that measure
 them. They do nothing else, and nothing at all while no meter is open or a model is compiled. FSDP2 takes objects that
-exchange for it (`Gather`, `Scatter`).
+exchange for it (`measure`).
 
 A collective is counted as the bytes that a rank sends in a ring.
 """
@@ -53,6 +53,16 @@ def open_meter(figures: Figures | None) -> None:
             setattr(module, name, _measured(getattr(module, name), count))
 
 
+def measure(module: Any, figures: Figures) -> bool:
+    """Add the exchanges of an FSDP2 module to these figures. Return whether this torch can do so."""
+    try:
+        module.set_custom_all_gather(_Gather(figures))
+        module.set_custom_reduce_scatter(_Scatter(figures))
+    except (AttributeError, ValueError):  # an earlier torch; a module with parameters on several meshes
+        return False
+    return True
+
+
 def _measured(exchange: Callable[..., Any], count: Callable[..., float]) -> Callable[..., Any]:
     @functools.wraps(exchange)
     def measured(*args: Any, **kwargs: Any) -> Any:
@@ -73,8 +83,8 @@ def _measured(exchange: Callable[..., Any], count: Callable[..., float]) -> Call
 
 
 def _reduced(result: torch.Tensor, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> float:
-    group = kwargs.get("group", args[-1] if args else None)
-    if isinstance(group, tuple):
+    group: Any = kwargs["group"] if "group" in kwargs else args[1]
+    if isinstance(group, tuple):  # a mesh and one of its dimensions
         ranks = group[0].size(group[1])
     else:
         ranks = group.size() if hasattr(group, "size") else worlds.init().world_size
@@ -97,14 +107,18 @@ def _nothing(result: Any, *args: Any, **kwargs: Any) -> float:
     return 0
 
 
-class Gather:
-    """FSDP2's gathering of parameters, measured."""
+class _Exchange:
+    """An exchange of FSDP2, in memory of its own."""
 
     def __init__(self, figures: Figures) -> None:
         self._figures = figures
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         return torch.empty(*size, dtype=dtype, device=device)
+
+
+class _Gather(_Exchange):
+    """FSDP2's gathering of parameters, measured."""
 
     def __call__(
         self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: Any, async_op: bool = False
@@ -114,7 +128,7 @@ class Gather:
             return distributed.all_gather_into_tensor(output_tensor, input_tensor, group=group, async_op=async_op)
 
 
-class Scatter(Gather):
+class _Scatter(_Exchange):
     """FSDP2's sum of gradients, measured."""
 
     def __call__(

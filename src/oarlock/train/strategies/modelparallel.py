@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import torch
 from torch import distributed, nn
+from torch.distributed import fsdp
 
 from oarlock.train import errors, worlds
 from oarlock.train.measuring import collectives
@@ -32,10 +33,9 @@ class ModelParallel(Strategy):
         self._world = worlds.init()
         self.figures: Figures = Figures(self._world)
         for module in (each for model in models for each in model.modules()):
-            if hasattr(module, "set_custom_all_gather"):
-                module.set_custom_all_gather(collectives.Gather(self.figures))
-                module.set_custom_reduce_scatter(collectives.Scatter(self.figures))
-                self.figures.waits_known = self._world.device.type == "cpu"
+            if isinstance(module, fsdp.FSDPModule):
+                measured = collectives.measure(module, self.figures) and self._world.device.type == "cpu"
+                self.figures.waits_known = self.figures.waits_known and measured
 
     def send(self, tensor: torch.Tensor, rank: int) -> None:
         """Send the values of a tensor to a rank, which receives them."""
