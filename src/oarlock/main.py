@@ -309,12 +309,7 @@ class Kept(msgspec.Struct, frozen=True):
             files=storedfiles.StoredJobFiles(files, saved.objects) if saved.objects is not None else files,
             received=receivedfiles.DirectoryReceivedFiles(root),
             # Blobs begin as drafts, and a file beside them would be taken for a folder of blobs.
-            folders={
-                "home": root,
-                "blobs": root / "blobs" / "drafts",
-                "logs": root / "logs",
-                "metrics": root / "metrics",
-            },
+            folders={"home": root, "blobs": root / "blobs/drafts", "logs": root / "logs", "metrics": root / "metrics"},
         )
 
 

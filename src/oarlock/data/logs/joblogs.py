@@ -22,7 +22,7 @@ RECOUNT_S = 60.0
 class JobLogs:
     """The streams of one job. `shared`: other servers append to some of them."""
 
-    def __init__(self, root: Path, job: str, short: streams.Shortages, *, shared: bool) -> None:
+    def __init__(self, root: Path, job: str, short: streams.Shortages, *, shared: bool = False) -> None:
         self.notifier = notifying.Notifier()
         self.forgotten = False
         self._root = root

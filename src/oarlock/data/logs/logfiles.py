@@ -112,7 +112,7 @@ class DirectoryLogs:
                 while True:
                     ending = until is not None and until.is_set()
                     notified.clear()
-                    look = functools.partial(self._news, job, reader, waits.due(), ending)
+                    look = functools.partial(_news, job, reader, waits.due(), ending)
                     batch, waiting = await self._on(self._readers, look)
                     for line in batch:
                         yield line
@@ -133,12 +133,6 @@ class DirectoryLogs:
         found = self._jobs.get(job)
         found.look()
         return found
-
-    def _news(
-        self, job: joblogs.JobLogs, reader: reading.Reader, due: set[streams.Stream], ending: bool
-    ) -> tuple[list[storage.Line], dict[streams.Stream, int]]:
-        job.look(every_s=0.0 if ending else LOOK_S)
-        return reader.news(due=due, flush=ending)
 
     def _pause_s(self, wait_s: float | None) -> float | None:
         """Return the time until a follower looks again: other servers give no notice of what they append."""
@@ -190,3 +184,10 @@ class DirectoryLogs:
         job.grown(len(data))
         job.notifier.notify()
         return length
+
+
+def _news(
+    job: joblogs.JobLogs, reader: reading.Reader, due: set[streams.Stream], ending: bool
+) -> tuple[list[storage.Line], dict[streams.Stream, int]]:
+    job.look(every_s=0.0 if ending else LOOK_S)
+    return reader.news(due=due, flush=ending)

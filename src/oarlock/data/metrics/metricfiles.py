@@ -160,7 +160,7 @@ class DirectoryMetrics:
 class JobMetrics:
     """The streams of one job. `shared`: other servers append to some of them."""
 
-    def __init__(self, root: Path, job: str, *, shared: bool) -> None:
+    def __init__(self, root: Path, job: str, *, shared: bool = False) -> None:
         self._root = root
         self._job = job
         self._shared = shared
