@@ -363,9 +363,7 @@ class Engine:
     async def check_reached(self) -> None:
         """Let a pod try whether it reaches the server. Raises Unavailable where it does not."""
         if self._check is not None:
-            from oarlock.api.process import crossing
-
-            await crossing.Crossing(self.loop).over(self._check)
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._check(), self.loop))
 
     def _thread(self) -> None:
         try:
@@ -382,8 +380,7 @@ class Engine:
         from oarlock.agent import zipapp
 
         self.loop = asyncio.get_running_loop()
-        remote = self._settings.backend == configuration.KUBERNETES
-        self.backend = await self._kubernetes() if remote else self._local()
+        self.backend = await self._kubernetes() if self._settings.backend != configuration.LOCAL else self._local()
         try:
             runner = self._runner(zipapp.hook_directory())
             self._ready.set_result(None)
@@ -425,9 +422,7 @@ class Engine:
         self.tensorboards = opened.boards(settings.pods_url(self._url), self._home.task_secret(secrets.token_bytes))
         agents = self._told_to_agents(Path())
 
-        self.manifests = lambda job: opened.manifests(
-            job, lambda owner: launching.rehearsed(job, agents, self.clock(), owner)
-        )
+        self.manifests = lambda job: opened.manifests(job, lambda owner: launching.rehearsed(job, agents, owner))
         return opened
 
     def _runner(self, hook: Path) -> running.Runner:

@@ -216,7 +216,7 @@ def _check_places(action: actions.Launch, known: dict[str, nodes.Node]) -> None:
 
 
 def rehearsed(
-    job: jobs.Job, settings: assigning.Settings, now: float, owner: resources.Resource | None = None
+    job: jobs.Job, settings: assigning.Settings, owner: resources.Resource | None = None
 ) -> list[backends.TaskLaunch]:
     """Return the launches of a job that is only planned, at the size that it asks for. Nodes are not chosen yet, and
     the tokens are not valid. `owner` would own the tasks.
@@ -226,7 +226,7 @@ def rehearsed(
         holdings.Holding(job=job.id, attempt=1, role=task.role, index=task.index, node=PLANNED_NODE, amount=task.amount)
         for task in gangs.gang(job).tasks
     )
-    admitted = stepping.step(job, events.Admitted(attempt=1, holdings=claims), now)
+    admitted = stepping.step(job, events.Admitted(attempt=1, holdings=claims), job.created_at)
     assert admitted.live is not None
     return _launches(admitted, actions.Launch(attempt=1, tasks=admitted.live.tasks), claims, {}, settings, owner)
 
