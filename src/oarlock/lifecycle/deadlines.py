@@ -94,9 +94,7 @@ def _is_needed(job: jobs.Job, live: attempts.Attempt, task: attempts.Task) -> bo
     return (
         task.role is roles.RoleName.PS
         and jobfile.serves(job.spec)
-        and any(
-            peer.role in ends.COLLECTIVE_ROLES and peer.round > 0 and peer.phase in _RUNS for peer in live.tasks
-        )
+        and any(peer.role in ends.COLLECTIVE_ROLES and peer.round > 0 and peer.phase in _RUNS for peer in live.tasks)
     )
 
 

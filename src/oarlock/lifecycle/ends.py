@@ -151,9 +151,7 @@ def _may_come_back(job: jobs.Job, task: attempts.Task, how: attempts.Exit) -> bo
 
 def _others_go_on(survivors: Sequence[attempts.Task], how: attempts.Exit) -> bool:
     """Return whether the others can take a new peer. Without any the platform's failure was that of the whole gang."""
-    return all(peer.can_rejoin for peer in survivors) and (
-        bool(survivors) or how.cause is not attempts.Cause.PLATFORM
-    )
+    return all(peer.can_rejoin for peer in survivors) and (bool(survivors) or how.cause is not attempts.Cause.PLATFORM)
 
 
 def fresh(job: jobs.Job, task: attempts.Task, now: float) -> attempts.Task:
