@@ -6,13 +6,14 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tests import marks
 from tests.train import crew
 from tests.train.servers import farm
 from torch import nn
@@ -57,6 +58,9 @@ class House:
         self._processes[number].join()
         self._processes[number] = self._start(number)
 
+    def pid(self, number: int) -> int:
+        return self._processes[number].pid or 0
+
     def close(self) -> None:
         for process in self._processes:
             process.kill()
@@ -86,18 +90,23 @@ def net() -> nn.Sequential:
 def pestered(folder: Path, kills: int, momentum: float, mode: dict[str, Any]) -> None:
     """A run that waits for each kill. Out of step, every gradient of the last bias is 1, so that all can be counted."""
     world = train.init()
+    (folder / f"pid-{world.rank}").write_text(str(os.getpid()))
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=momentum)
     train.data_parallel(model, optimizer, strategy=train.ParameterServers(**mode))
     generator = torch.Generator().manual_seed(5)
     x, y = torch.randn(96, 6, generator=generator).double(), torch.randint(0, 3, (96,), generator=generator)
     batches = train.Batches((x, y), 4, seed=3)
+    told = waited = 0
     with train.Session(model=model, optimizer=optimizer, batches=batches, total_steps=BETWEEN * kills) as session:
         for a, b in session.steps(batches):
             if world.is_chief:
-                (folder / f"step-{session.step}").touch()
-                if session.step % BETWEEN == 8:  # the server was killed in one of the last steps
-                    wait_for(folder / f"killed-{session.step // BETWEEN}")
+                for step in range(told + 1, session.step + 1):  # some are passed over, with a backup worker
+                    (folder / f"step-{step}").touch()
+                told = session.step
+            while (world.is_chief or "backup" in mode) and session.step >= BETWEEN * waited + 8:
+                wait_for(folder / f"killed-{waited}")  # in one of the last steps
+                waited += 1
             optimizer.zero_grad()
             (model(a).sum(1).mean() if mode else nn.functional.cross_entropy(model(a), b)).backward()
             time.sleep(0.01)
@@ -146,7 +155,7 @@ def test_servers_are_killed_at_any_step(tmp_path: Path, mode: str, kills: int) -
         assert torch.equal(first[name], second[name])
     if settings:
         steps = BETWEEN * kills
-        check_updates(first, {steps, steps + 1} if mode == "backup" else {2 * steps})
+        check_updates(first, range(steps, 2 * steps) if mode == "backup" else {2 * steps})
         return
     undisturbed = tmp_path / "undisturbed"
     undisturbed.mkdir()
@@ -161,11 +170,64 @@ def test_servers_are_killed_at_any_step(tmp_path: Path, mode: str, kills: int) -
             assert torch.equal(first[name], expected[name]), "a step was lost"
 
 
-def check_updates(taught: dict[str, torch.Tensor], numbers: set[int]) -> None:
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("stops", [5, pytest.param(100, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("who", marks.long_except(["worker", "server"], ["worker", "chief", "server"]))
+@pytest.mark.parametrize("mode", ["sync", *APART])
+def test_a_process_that_is_stopped_and_goes_on_loses_nothing(tmp_path: Path, mode: str, who: str, stops: int) -> None:
+    """SIGSTOP, and SIGCONT while the others wait or went on: no one takes the stopped process for dead."""
+    settings = APART.get(mode, {})
+    over = threading.Event()
+    with house(tmp_path, 2) as servers:
+
+        def pester() -> None:
+            for stop in range(stops):
+                wait_for(tmp_path / f"step-{BETWEEN * stop + 5}", over.is_set)
+                if over.is_set():
+                    return
+                pids = [int((tmp_path / f"pid-{rank}").read_text()) for rank in range(2)]
+                victim = servers.pid(stop % 2) if who == "server" else pids[who == "worker"]
+                os.kill(victim, signal.SIGSTOP)
+                time.sleep(0.3)
+                os.kill(victim, signal.SIGCONT)
+                (tmp_path / f"killed-{stop}").touch()
+
+        thread = threading.Thread(target=pester)
+        thread.start()
+        env = farm.variables(servers.addresses)
+        try:
+            codes = crew.run(pestered, tmp_path, stops, 0.0, settings, folder=tmp_path, env=env, timeout_s=80.0 * stops)
+        finally:
+            over.set()
+            thread.join()
+    said = crew.output(tmp_path) + servers.log.read_text()
+    assert codes == [0, 0], said
+    assert "broke" not in said
+    assert said.count("parameter server at") == 2, "a server was started anew"
+    first, second = (torch.load(tmp_path / f"taught-{rank}.pt", weights_only=True) for rank in range(2))
+    for name in first:
+        assert torch.equal(first[name], second[name])
+    steps = BETWEEN * stops
+    if settings:
+        check_updates(first, range(steps, 2 * steps) if mode == "backup" else {2 * steps})
+        return
+    undisturbed = tmp_path / "undisturbed"
+    undisturbed.mkdir()
+    for stop in range(stops):
+        (undisturbed / f"killed-{stop}").touch()
+    with farm.running(2) as calm:
+        env = farm.variables(calm)
+        assert crew.run(pestered, undisturbed, stops, 0.0, {}, folder=undisturbed, env=env) == [0, 0]
+    expected = torch.load(undisturbed / "taught-0.pt", weights_only=True)
+    for name in first:
+        assert torch.equal(first[name], expected[name])
+
+
+def check_updates(taught: dict[str, torch.Tensor], numbers: Collection[int]) -> None:
     """The weights have one of these numbers of gradients in them: that of the last bias is 1 everywhere.
 
     With a backup worker the first gradient of a step makes its update, and one that was on its way at the end makes
-    another.
+    another. Of several servers some make more updates than there are steps, because each drops gradients by itself.
     """
     updates = (net().state_dict()["2.bias"] - taught["2.bias"]) / 0.1
     torch.testing.assert_close(updates, updates[0].round().expand(3))

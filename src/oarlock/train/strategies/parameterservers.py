@@ -282,8 +282,10 @@ class ParameterServers(Strategy):
 
     @property
     def _passed(self) -> int:
-        """The updates that stand for steps."""
-        return self._servers[0].version if self._mode.sync else self._steps
+        """The updates that stand for steps. With backup workers each server drops gradients by itself, so that one may
+        have made more updates than another.
+        """
+        return self.version if self._mode.sync else self._steps
 
     def tell(self, wish: int) -> int:
         self._wish = max(self._wish, wish)
