@@ -96,7 +96,8 @@ class Server:
 
         settings = self._settings
         sock = listen(settings.host, settings.port, self._home.earlier_port())
-        url = settings.url or settings.own_url(sock.getsockname()[1], socket.gethostname())
+        port = sock.getsockname()[1]
+        url = settings.url or settings.own_url(port, socket.gethostname())
         async with contextlib.AsyncExitStack() as stack:
             stack.callback(sock.close)
             store = await asyncio.to_thread(
@@ -105,10 +106,11 @@ class Server:
             stack.push_async_callback(store.close)
             token = self._home.token(secrets.token_bytes)
             await authentication.admit_owner(store, getpass.getuser(), token, at=self._started_at)
-            shared = settings.database is not None
             standby = settings.standby or settings.backend != configuration.LOCAL  # every server sees the same pods
             clock = await _clock(store)
-            await succession.succeed(store, succession.home_id(settings.home), shared=shared, standby=standby)
+            await succession.succeed(
+                store, succession.home_id(settings.home), shared=settings.database is not None, standby=standby
+            )
             kept = Kept.opened(settings, stack)
             measured = meters.Meters()
             loop = asyncio.get_running_loop()
@@ -122,19 +124,14 @@ class Server:
             counted = connections.OpenConnections.within_limits(serverlog.report)
             listener = connections.Listener(sock, counted)
             stack.callback(listener.close)
-            http = listening.http(
-                self._with_pages(application.make(made), made),
-                counted,
-                grace_s=GRACE_S,
-                tls_cert=settings.tls_cert,
-                tls_key=settings.tls_key,
-            )
+            pages = self._with_pages(application.make(made), made)
+            http = listening.http(pages, counted, grace_s=GRACE_S, tls_cert=settings.tls_cert, tls_key=settings.tls_key)
             stack.callback(self._home.withdraw)
 
             async def begin() -> None:
                 """Announce the server. Raises Unavailable where pods do not reach it, or the home takes no file."""
                 await engine.check_reached()
-                self._home.announce(self._file(url), sock.getsockname()[1])
+                self._home.announce(self._file(url), port)
                 serverlog.report("started", {"url": url, "seconds": round(time.time() - self._started_at, 3)})
 
             try:

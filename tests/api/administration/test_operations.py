@@ -172,7 +172,9 @@ async def test_nodes_pools_and_usage_add_up(rig: rigs.Rig) -> None:
         assert (await http.get("/api/v1/usage")).json()["items"] == by_user
     assert node["held"] == {"cpus_milli": 1000, "memory_bytes": 0, "gpus": 2, "gpu_milli": 0}
     assert (pool["pool"]["name"], pool["held"]["gpus"], pool["running"], pool["waiting"]) == ("default", 2, 1, 0)
-    assert by_user == [{"name": "ann", "device_hours": 2.0, "cpu_hours": 1.0, "cost": 0.0}]
+    assert by_user == [
+        {"name": "ann", "device_hours": 2.0, "cpu_hours": 1.0, "cost": 0.0, "useful_hours": 0.0, "idle_hours": 2.0}
+    ]
     assert by_pool == [{"name": "default", "device_hours": 1.0, "cpu_hours": 0.5, "cost": 0.0}]
 
 
