@@ -258,6 +258,7 @@ def test_every_time_of_a_live_job_is_moved_or_left_on_purpose() -> None:
         "Attempt.stacks_at",
         "Attempt.started_at",
         "Attempt.stop_at",
+        "Attempt.storing_at",
         "Job.created_at",  # never changes
         "Job.ended_at",  # over
         "Job.not_before",
