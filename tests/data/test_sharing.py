@@ -18,7 +18,7 @@ from tests.data.metrics import test_metricfiles as rows
 from oarlock.data import appending, durable, storage
 from oarlock.data.logs import joblogs, logfiles, streams
 from oarlock.data.metrics import metricfiles
-from oarlock.spec import attempts, errors
+from oarlock.spec import attempts, errors, tasklogs
 
 W0 = attempts.TaskKey("j-1", 1, "worker", 0, 1)
 W1 = attempts.TaskKey("j-1", 1, "worker", 1, 1)
