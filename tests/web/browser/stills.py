@@ -90,7 +90,6 @@ UNSHOWN = {
     "/jobs/{job}/log/lines": "rows for a script",
     "/jobs/{job}/metrics/numbers": "numbers for a script",
     "/live": "a stream",
-    "/usage.csv": "a table",
 }
 """The paths whose answer is no page, with what it is."""
 
