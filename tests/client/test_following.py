@@ -10,17 +10,16 @@ from hypothesis import strategies
 
 from oarlock.api.data import logs
 from oarlock.client import following, requests
-from oarlock.data import storage
-from oarlock.spec import bodies, phases
+from oarlock.spec import bodies, phases, tasklogs
 
 
-def line(offset: int, text: str, *, partial: bool = False, task: str = "worker-0", at: float = 100.0) -> storage.Line:
-    return storage.Line(
+def line(offset: int, text: str, *, partial: bool = False, task: str = "worker-0", at: float = 100.0) -> tasklogs.Line:
+    return tasklogs.Line(
         task=task, attempt=1, incarnation=1, stream="stdout.0", offset=offset, at=at, text=text, partial=partial
     )
 
 
-def given(cursor: following.Cursor, *lines: storage.Line) -> list[str]:
+def given(cursor: following.Cursor, *lines: tasklogs.Line) -> list[str]:
     found = [cursor.unseen(each) for each in lines]
     return [each.text + ("" if each.partial else "\n") for each in found if each is not None]
 
@@ -73,7 +72,7 @@ def test_no_character_is_lost_or_doubled(lines: list[str], losses: list[int], ch
         assert seen == raw[:upto]
 
 
-def pieces(stored: str, choose: strategies.DataObject) -> list[storage.Line]:
+def pieces(stored: str, choose: strategies.DataObject) -> list[tasklogs.Line]:
     """The bytes of `stored` from its beginning: whole lines, and the last one in pieces of its own choice."""
     found = []
     offset = 0
@@ -86,13 +85,13 @@ def pieces(stored: str, choose: strategies.DataObject) -> list[storage.Line]:
     return found
 
 
-ITEMS: list[storage.Line | bodies.Ended] = [
+ITEMS: list[tasklogs.Line | bodies.Ended] = [
     line(0, "a\u2028b\r\x0bc"),
-    storage.Lines(
+    tasklogs.Lines(
         task="worker-0", attempt=1, incarnation=1, stream="stdout.0", offset=9, at=1.0, last=13, data=b"{}\n\n\xff\n"
     ),
     line(15, "half", partial=True),
-    storage.Lines(task="worker-1", attempt=1, incarnation=1, stream="stderr.0", offset=0, at=1.0, last=0, data=b"\n"),
+    tasklogs.Lines(task="worker-1", attempt=1, incarnation=1, stream="stderr.0", offset=0, at=1.0, last=0, data=b"\n"),
     bodies.Ended(phases.Phase.FAILED, 3),
 ]
 
@@ -101,7 +100,7 @@ ITEMS: list[storage.Line | bodies.Ended] = [
 def test_a_log_is_the_same_however_its_bytes_arrive(cuts: list[int]) -> None:
     """Items end at newlines alone, and the bytes of a block are no items."""
     sent = b"".join(
-        logs.encoded(item) if isinstance(item, storage.Line) else msgspec.json.encode(bodies.End(item)) + b"\n\n"
+        logs.encoded(item) if isinstance(item, tasklogs.Line) else msgspec.json.encode(bodies.End(item)) + b"\n\n"
         for item in ITEMS
     )
     places = [0, *sorted(min(cut, len(sent)) for cut in cuts), len(sent)]

@@ -21,7 +21,7 @@ from oarlock.data import storage
 from oarlock.lifecycle import orders, stepping
 from oarlock.scheduler import planning
 from oarlock.scheduler.reuse import memos
-from oarlock.spec import attempts, errors, events, holdings, intents, jobfile, jobs, phases, plans
+from oarlock.spec import attempts, errors, events, holdings, intents, jobfile, jobs, phases, plans, tasklogs
 from oarlock.spec.cluster import nodes
 from oarlock.spec.input import validation
 from oarlock.spec.reconciling import observations
@@ -67,7 +67,7 @@ class MemoryLogs:
     async def streams(self, job: str) -> list[storage.StreamInfo]:
         return []
 
-    async def read(self, query: storage.LogQuery) -> AsyncIterator[storage.Line]:
+    async def read(self, query: storage.LogQuery) -> AsyncIterator[tasklogs.Line]:
         return
         yield
 

@@ -18,7 +18,7 @@ from tests.data.metrics import test_metricfiles as rows
 from oarlock.data import appending, durable, storage
 from oarlock.data.logs import joblogs, logfiles, streams
 from oarlock.data.metrics import metricfiles
-from oarlock.spec import attempts, errors
+from oarlock.spec import attempts, errors, tasklogs
 
 W0 = attempts.TaskKey("j-1", 1, "worker", 0, 1)
 W1 = attempts.TaskKey("j-1", 1, "worker", 1, 1)
@@ -84,7 +84,7 @@ class TestLogs:
             assert await store.length(W0, "stdout.0") == at
             assert await texts(store) == text
             assert (await store.page(ALL, "end", before=1, after=0)).lines[0].text == "line 39"
-            assert (await store.search(ALL, "start", storage.LogSearch(text="line 3"), limit=1)).hits == 11
+            assert (await store.search(ALL, "start", tasklogs.LogSearch(text="line 3"), limit=1)).hits == 11
             assert store.shortages(W0) == {}
 
     async def test_a_doubled_request_is_stored_once(self, logs: LogPair) -> None:

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from oarlock.data import storage
-from oarlock.spec import bodies, errors
+from oarlock.spec import bodies, errors, tasklogs
 from oarlock.spec.hints import extras
 
 if TYPE_CHECKING:
@@ -30,8 +29,8 @@ class LogItem(msgspec.Struct, frozen=True, kw_only=True):
     end: bodies.Ended | None = None
     error: bodies.ErrorBody | None = None
 
-    def lines(self, data: bytes) -> storage.Lines:
-        return storage.Lines(
+    def lines(self, data: bytes) -> tasklogs.Lines:
+        return tasklogs.Lines(
             task=self.task,
             attempt=self.attempt,
             incarnation=self.incarnation,
@@ -42,8 +41,8 @@ class LogItem(msgspec.Struct, frozen=True, kw_only=True):
             data=data,
         )
 
-    def line(self) -> storage.Line:
-        return storage.Line(
+    def line(self) -> tasklogs.Line:
+        return tasklogs.Line(
             task=self.task,
             attempt=self.attempt,
             incarnation=self.incarnation,

@@ -12,8 +12,7 @@ from collections.abc import Iterator
 import msgspec
 
 from oarlock.client import answers, failures, requests
-from oarlock.data import storage
-from oarlock.spec import bodies, errors
+from oarlock.spec import bodies, errors, tasklogs
 
 SLACK_S = 60.0
 FIRST_PAUSE_S = 0.1
@@ -46,7 +45,7 @@ class Cursor:
         """Whether a line was seen."""
         return self._newest is not None
 
-    def unseen(self, line: storage.Line) -> storage.Line | None:
+    def unseen(self, line: tasklogs.Line) -> tasklogs.Line | None:
         """Return the part of the line that was not seen yet, None where there is none, and note its position.
 
         A line without an end may come again as a whole. The part that was seen before is cut off.
@@ -55,7 +54,7 @@ class Cursor:
         at = self._positions.get(stream)
         self._newest = line.at if self._newest is None else max(self._newest, line.at)
         self._first = line.at if self._first is None else min(self._first, line.at)
-        if isinstance(line, storage.Lines):
+        if isinstance(line, tasklogs.Lines):
             # Only the first request asks for `Lines`: no line was seen before.
             length = len(line.data[line.last - line.offset : -1].decode(errors="replace"))
             self._positions[stream] = Position(line.last, length, False, line.last, length)
@@ -111,7 +110,7 @@ class Reader:
         self._block: answers.LogItem | None = None  # the bytes that come next are its own
         self._missing = 0
 
-    def feed(self, chunk: bytes) -> Iterator[storage.Line | bodies.Ended]:
+    def feed(self, chunk: bytes) -> Iterator[tasklogs.Line | bodies.Ended]:
         """Take bytes, and yield the items that are complete. Raises the server's error."""
         self._chunks.append(chunk)
         self._missing -= len(chunk)

@@ -15,8 +15,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from oarlock.client import answers
-from oarlock.data import storage
-from oarlock.spec import bodies, errors, intents, jobfile, jobs, plans
+from oarlock.spec import bodies, errors, intents, jobfile, jobs, plans, tasklogs
 from oarlock.spec.access import users
 from oarlock.spec.cluster import poolchanges
 from oarlock.spec.cluster import pools as pool_nouns
@@ -186,21 +185,21 @@ def logs(name: str, choice: LogChoice, *, follow: bool = False, blocks: bool = F
     return Request(method="GET", path=_job(name, "/logs"), answer=answers.LogItem, query=query, headers=AS_IT_IS)
 
 
-def log_page(name: str, choice: LogChoice, at: str, before: int, after: int) -> Request[storage.LogPage]:
+def log_page(name: str, choice: LogChoice, at: str, before: int, after: int) -> Request[tasklogs.LogPage]:
     query = choice.query(at=at, before=before, after=after)
-    return Request(method="GET", path=_job(name, "/logs/page"), answer=storage.LogPage, query=query)
+    return Request(method="GET", path=_job(name, "/logs/page"), answer=tasklogs.LogPage, query=query)
 
 
 def search_log(
-    name: str, choice: LogChoice, search: storage.LogSearch, at: str, limit: int
-) -> Request[storage.LogHits]:
+    name: str, choice: LogChoice, search: tasklogs.LogSearch, at: str, limit: int
+) -> Request[tasklogs.LogHits]:
     """Request a search. It reads the whole log, so that the answer may take long."""
     query = choice.query(**_flags(search), at=at, limit=limit)
     path = _job(name, "/logs/search")
-    return Request(method="GET", path=path, answer=storage.LogHits, query=query, patience_s=SEARCHING_S)
+    return Request(method="GET", path=path, answer=tasklogs.LogHits, query=query, patience_s=SEARCHING_S)
 
 
-def _flags(search: storage.LogSearch) -> dict[str, Any]:
+def _flags(search: tasklogs.LogSearch) -> dict[str, Any]:
     return {"text": search.text, "regex": search.regex or None, "ignore_case": search.ignore_case or None}
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from oarlock.spec import attempts
+from oarlock.spec import attempts, tasklogs
 
 if TYPE_CHECKING:  # the command line packs with this package and must start fast
     import asyncio
@@ -27,36 +27,6 @@ class StreamInfo(msgspec.Struct, frozen=True, kw_only=True):
     key: attempts.TaskKey
     stream: str
     length: int
-
-
-class Line(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of a job's log, without its newline.
-
-    `at` is the time when the server received its last byte, `offset` the place of its first byte in the stream. A
-    `partial` line has no end yet: the next line of the stream continues it. Lines longer than 64 KiB come in such
-    pieces. Control characters are unchanged (a program that shows them strips them). Bytes that are not UTF-8 are
-    replaced.
-    """
-
-    task: str  # `worker-0`
-    attempt: int
-    incarnation: int
-    stream: str
-    offset: int
-    at: float
-    text: str
-    partial: bool = False
-
-
-class Lines(Line, frozen=True, kw_only=True):
-    """Several whole lines that arrived together: `data` has their bytes, each line with its newline; `text` is empty.
-
-    `last` is the last line's offset. `at` holds for all of them.
-    """
-
-    text: str = ""
-    last: int
-    data: bytes
 
 
 class Shortage(msgspec.Struct, frozen=True):
@@ -76,45 +46,6 @@ class LogQuery(msgspec.Struct, frozen=True, kw_only=True):
     since: float | None = None  # Unix seconds
     until: float | None = None  # only lines before then
     blocks: bool = False  # return whole lines that arrived together as one `Lines`; not with `tail`
-
-
-class LogPage(msgspec.Struct, frozen=True, kw_only=True):
-    """Consecutive lines of a log, in the order of their arrival.
-
-    `before` and `after` are the places at its two ends, for the pages next to it. Lines that have no end yet are shown,
-    but lie behind `after`: the next page has them again, with the text that came since. `earlier_bytes` and
-    `later_bytes` is the amount of text before and behind the page.
-    """
-
-    lines: tuple[Line, ...]
-    before: str
-    after: str
-    earlier_bytes: int
-    later_bytes: int
-    unended: tuple[int, ...] = ()  # the indexes of the lines without an end
-
-
-class LogSearch(msgspec.Struct, frozen=True, kw_only=True):
-    """A text to look for in the lines of a log, or a regular expression of RE2 (its time is linear in the text)."""
-
-    text: str
-    regex: bool = False
-    ignore_case: bool = False
-
-
-class LogHits(msgspec.Struct, frozen=True, kw_only=True):
-    """The lines in which a text was found: their number, how many of them lie before the place of the search, the last
-    of these, and the first ones behind the place. `after` is the place behind the last of `lines`.
-
-    `whole` is False if there are more hits than are counted.
-    """
-
-    hits: int
-    earlier: int
-    previous: Line | None
-    lines: tuple[Line, ...]
-    after: str
-    whole: bool = True
 
 
 class Point(msgspec.Struct, frozen=True):
@@ -239,14 +170,14 @@ class Logs(Protocol):
         """
         ...
 
-    def read(self, query: LogQuery) -> AsyncIterator[Line]:
+    def read(self, query: LogQuery) -> AsyncIterator[tasklogs.Line]:
         """Yield the lines stored now, merged by time of arrival, each stream in its order.
 
         A stream that has lost bytes ends with a line that says so.
         """
         ...
 
-    async def page(self, query: LogQuery, place: str, *, before: int, after: int) -> LogPage:
+    async def page(self, query: LogQuery, place: str, *, before: int, after: int) -> tasklogs.LogPage:
         """Return at most this many lines before and after a place.
 
         A place is `start`, `end`, the address of a line (`worker-0:ATTEMPT:INCARNATION:STREAM:OFFSET`), or one that an
@@ -254,11 +185,11 @@ class Logs(Protocol):
         """
         ...
 
-    async def search(self, query: LogQuery, place: str, search: LogSearch, *, limit: int) -> LogHits:
+    async def search(self, query: LogQuery, place: str, search: tasklogs.LogSearch, *, limit: int) -> tasklogs.LogHits:
         """Return the lines of the whole log that have the text, as seen from a place. InvalidInput for a bad one."""
         ...
 
-    def follow(self, query: LogQuery, *, until: asyncio.Event | None = None) -> AsyncIterator[Line]:
+    def follow(self, query: LogQuery, *, until: asyncio.Event | None = None) -> AsyncIterator[tasklogs.Line]:
         """Yield the lines of `read`, then new lines as they arrive, until the caller stops.
 
         With `until` the iterator ends after that event is set and all lines stored by then were yielded. Text without a

@@ -10,8 +10,7 @@ from tests.api import rig as rigs
 
 from oarlock.api import routes
 from oarlock.api.services import turns
-from oarlock.data import storage
-from oarlock.spec import errors, jobs
+from oarlock.spec import errors, jobs, tasklogs
 
 
 async def logged(rig: rigs.Rig, count: int = 30) -> jobs.Job:
@@ -72,7 +71,7 @@ async def test_a_user_s_searches_run_one_after_another(rig: rigs.Rig, monkeypatc
     go = asyncio.Event()
     whose = iter(["ann", "root", "ann", "ann"])
 
-    async def search(*_: Any, **__: Any) -> storage.LogHits:
+    async def search(*_: Any, **__: Any) -> tasklogs.LogHits:
         who = next(whose)
         running[who] += 1
         most[who] = max(most[who], running[who])
@@ -80,7 +79,7 @@ async def test_a_user_s_searches_run_one_after_another(rig: rigs.Rig, monkeypatc
             go.set()
         await go.wait()
         running[who] -= 1
-        return storage.LogHits(hits=0, earlier=0, previous=None, lines=(), after="end")
+        return tasklogs.LogHits(hits=0, earlier=0, previous=None, lines=(), after="end")
 
     monkeypatch.setattr(rig.logs, "search", search)
 

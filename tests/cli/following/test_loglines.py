@@ -8,12 +8,12 @@ import pytest
 
 from oarlock.cli.following import loglines
 from oarlock.cli.output import terminal
-from oarlock.data import storage
+from oarlock.spec import tasklogs
 from oarlock.spec.input import validation
 
 
-def line(text: str, *, task: str = "worker-0", stream: str = "stdout.0", partial: bool = False) -> storage.Line:
-    return storage.Line(
+def line(text: str, *, task: str = "worker-0", stream: str = "stdout.0", partial: bool = False) -> tasklogs.Line:
+    return tasklogs.Line(
         task=task, attempt=1, incarnation=1, stream=stream, offset=0, at=1.0, text=text, partial=partial
     )
 
@@ -57,7 +57,7 @@ def test_lines_that_come_together_are_shown_as_if_each_had_come_alone(prefix: bo
             said = text(writer, line(piece, partial=True)) if piece else ""
             expected, shown = (expected + said, shown) if writer is alone else (expected, shown + said)
         expected += "".join(text(alone, line(one)) for one in texts)
-        block = storage.Lines(
+        block = tasklogs.Lines(
             task="worker-0",
             attempt=1,
             incarnation=1,
@@ -82,7 +82,7 @@ def test_bytes_are_printed_between_the_texts_around_them() -> None:
     assert file.buffer.getvalue() == b"one\ntwo\nthree\xff\nfour\nfive\n"  # type: ignore[attr-defined]  # a BytesIO
 
 
-def text(writer: loglines.Writer, piece: storage.Line) -> str:
+def text(writer: loglines.Writer, piece: tasklogs.Line) -> str:
     shown = writer.piece(piece).text
     return shown if isinstance(shown, str) else shown.decode()
 

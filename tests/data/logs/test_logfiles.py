@@ -16,7 +16,7 @@ from tests import examples
 
 from oarlock.data import storage
 from oarlock.data.logs import cursors, logfiles, reading
-from oarlock.spec import attempts, errors
+from oarlock.spec import attempts, errors, tasklogs
 
 W0 = attempts.TaskKey("j-1", 1, "worker", 0, 1)
 W1 = attempts.TaskKey("j-1", 1, "worker", 1, 1)
@@ -43,7 +43,7 @@ async def add(
     return await store.append(key, stream, await store.length(key, stream), data, at=at)
 
 
-async def texts(lines: AsyncIterator[storage.Line]) -> list[str]:
+async def texts(lines: AsyncIterator[tasklogs.Line]) -> list[str]:
     return [line.text async for line in lines]
 
 
@@ -183,9 +183,9 @@ def test_tails_and_lines_whatever_the_cuts(
     asyncio.run(scenario())
 
 
-def taken_apart(line: storage.Line) -> list[tuple[object, ...]]:
+def taken_apart(line: tasklogs.Line) -> list[tuple[object, ...]]:
     """Each line of a block, as it would have come alone."""
-    if not isinstance(line, storage.Lines):
+    if not isinstance(line, tasklogs.Lines):
         return [(line.task, line.stream, line.offset, line.at, line.text, line.partial)]
     found, offset = [], line.offset
     *lines, rest = line.data.split(b"\n")

@@ -15,7 +15,7 @@ import pytest
 
 from oarlock.data import storage
 from oarlock.data.logs import cursors, cuts, logfiles, paging, searching
-from oarlock.spec import attempts, errors
+from oarlock.spec import attempts, errors, tasklogs
 
 KEYS = [
     attempts.TaskKey("j-1", 1, "worker", 0, 1),
@@ -51,18 +51,18 @@ async def filled(store: storage.Logs, count: int, seed: int = 1) -> list[tuple[s
     return [told(line) async for line in store.read(ALL)]
 
 
-def told(line: storage.Line) -> tuple[str, str, int]:
+def told(line: tasklogs.Line) -> tuple[str, str, int]:
     return f"{line.task}:{line.attempt}", line.stream, line.offset
 
 
-def address(line: storage.Line) -> str:
+def address(line: tasklogs.Line) -> str:
     return f"{line.task}:{line.attempt}:{line.incarnation}:{line.stream}:{line.offset}"
 
 
 @pytest.mark.parametrize("seed", range(4))
 async def test_pages_forward_have_every_line_once_and_in_order(store: logfiles.DirectoryLogs, seed: int) -> None:
     expected = await filled(store, 70, seed)
-    place, found = "start", list[storage.Line]()
+    place, found = "start", list[tasklogs.Line]()
     while True:
         page = await store.page(ALL, place, before=0, after=7)
         found += page.lines
@@ -197,8 +197,8 @@ async def test_a_page_of_very_long_lines_is_short(
 
 async def searched(
     store: logfiles.DirectoryLogs, text: str, place: str = "start", limit: int = 100, **more: bool
-) -> storage.LogHits:
-    return await store.search(ALL, place, storage.LogSearch(text=text, **more), limit=limit)
+) -> tasklogs.LogHits:
+    return await store.search(ALL, place, tasklogs.LogSearch(text=text, **more), limit=limit)
 
 
 async def test_without_re2_plain_text_is_found_and_an_expression_says_how_to_install_it(
@@ -372,7 +372,7 @@ async def test_a_search_ends_when_no_reader_waits_for_it(
         pieces.append(len(block))
         return -1
 
-    def searched_to_the_end(*told: Any, **more: Any) -> storage.LogHits:
+    def searched_to_the_end(*told: Any, **more: Any) -> tasklogs.LogHits:
         try:
             return whole(*told, **more)
         finally:

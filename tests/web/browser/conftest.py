@@ -132,9 +132,10 @@ async def browser(chromium: Browser, shell: shells.Shell, request: pytest.Fixtur
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def still(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[dict[str, stills.Still]]:
-    """Servers that stand still, without jobs and with some."""
+    """Servers that stand still: without jobs, with some, and with a large job and a simulation."""
     async with (
-        stills.serving(tmp_path_factory.mktemp("empty"), full=False) as empty,
+        stills.serving(tmp_path_factory.mktemp("empty")) as empty,
         stills.serving(tmp_path_factory.mktemp("full"), full=True) as full,
+        stills.serving(tmp_path_factory.mktemp("more"), more=True) as more,
     ):
-        yield {"empty": empty, "full": full}
+        yield {"empty": empty, "full": full, "more": more}

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 import uvicorn
 from tests.api import rig as rigs
@@ -19,8 +20,9 @@ from tests.api.jobs import test_outlook
 from tests.web import browsers
 
 from oarlock.data import storage
-from oarlock.spec import attempts, events, intents, jobs, refusals
+from oarlock.spec import attempts, events, intents, jobs, phases, refusals
 from oarlock.spec.cluster import pools, samples
+from oarlock.spec.simulator import recordings, simulations
 
 EMPTY = {
     "home": "/",
@@ -56,12 +58,18 @@ FULL = {
     "log-none": "/jobs/loads/log",
     "metrics-none": "/jobs/loads/metrics",
 }
+MORE = {
+    "ranks": "/jobs/wide?sections=ranks",
+    "simulation": "/simulate/simulation",
+}
 ANSWERS: dict[str, tuple[str, dict[str, str], str]] = {
     "revoke": ("/users?user=ann", {}, "button[value=revoke]"),
     "sure-halt": ("/jobs/runs", {}, "button:text-is('Halt')"),
     "sure-resume": ("/jobs/rests", {}, "button:text-is('Resume')"),
     "sure-cancel": ("/jobs/runs", {}, "button:text-is('Cancel')"),
     "sure-remove": ("/jobs/fails", {}, "button:text-is('Remove')"),
+    "pool-preview": ("/pools/edit?pool=default", {"input[name=limit]": "gpus=4"}, "button[value=preview]"),
+    "token": ("/users?user=bob", {"input[name=note]": "laptop"}, "button[value=token]"),
     "refused-user": ("/users", {"input[name=user]": "Not a name"}, "button[value=add]"),
     "refused-pool": ("/pools/edit?pool=default", {"input[name=limit]": "gpus=many"}, "button[value=preview]"),
     "refused-file": ("/submit", {"#text": "command: python a.py\npriority: many"}, "button.primary"),
@@ -69,8 +77,38 @@ ANSWERS: dict[str, tuple[str, dict[str, str], str]] = {
 """The pages that answer a form of the server with jobs: where it is, what is typed, and what is pressed."""
 
 
-PAGES = {"empty": EMPTY, "full": FULL}
-"""The pages of a server without jobs, and of one with jobs, by name."""
+PAGES = {"empty": EMPTY, "full": FULL, "more": MORE}
+"""The pages of a server without jobs, of one with jobs, and of one with a large job and a simulation, by name."""
+
+UNSHOWN = {
+    "/compare.csv": "a table",
+    "/compare/numbers": "numbers for a script",
+    "/compare/points.csv": "a table",
+    "/jobs.csv": "a table",
+    "/jobs/{job}/job.yaml": "a job file",
+    "/jobs/{job}/log.txt": "the log as it is",
+    "/jobs/{job}/log/lines": "rows for a script",
+    "/jobs/{job}/metrics/numbers": "numbers for a script",
+    "/live": "a stream",
+}
+"""The paths whose answer is no page, with what it is."""
+
+
+RUNS = [
+    recordings.Curves(
+        run=run, devices=2, over=600.0, completion=((60.0 + late, 0.5), (600.0, 1.0)),
+        held=((0.0, 2.0), (300.0, 1.0), (600.0, 0.0)), useful=((10.0, 2.0), (290.0, 1.0), (600.0, 0.0)),
+        rows=("n0, device 0", "n0, device 1"),
+        bars=(recordings.Bar(0, 0, 0.0, 600.0, 10.0, 600.0), recordings.Bar(1, 1, 0.0, 300.0, 10.0, 290.0)),
+    )
+    for run, late in (("fifo", 0.0), ("las", 30.0))
+]  # fmt: skip
+OUTCOME = {
+    "reports": [],
+    "titles": ["", "fifo", "las"],
+    "lines": [["time to the end, mean", "5m 30s", "5m 45s"]],
+    "curves": RUNS,
+}
 
 
 class Still(NamedTuple):
@@ -82,7 +120,7 @@ class Still(NamedTuple):
 
 
 @contextlib.asynccontextmanager
-async def serving(folder: Path, *, full: bool) -> AsyncIterator[Still]:
+async def serving(folder: Path, *, full: bool = False, more: bool = False) -> AsyncIterator[Still]:
     rig = browsers.WebRig(folder / "server")
     with pytest.MonkeyPatch.context() as patch:
         rig.take_time(patch)
@@ -91,6 +129,8 @@ async def serving(folder: Path, *, full: bool) -> AsyncIterator[Still]:
             await rig.prepare()
             if full:
                 await _fill(rig)
+            if more:
+                await _fill_more(rig)
             config = uvicorn.Config(rig.app, port=0, log_level="error", lifespan="off", timeout_graceful_shutdown=1)
             server = uvicorn.Server(config)
             patch.setattr(server, "capture_signals", contextlib.nullcontext)
@@ -135,6 +175,23 @@ async def _fill(rig: browsers.WebRig) -> None:
         await rig.store.write(lambda tx, one=one: tx.add_sample(one))
     rig.clock.now += 90
     _measured(rig, silent)
+
+
+async def _fill_more(rig: browsers.WebRig) -> None:
+    """A job with more ranks than a table shows, in several phases, and a simulation with its results."""
+    wide = await rig.launch(await rig.submit("ann", name="wide", roles={"worker": {"count": 24, "cpus": 0.25}}))
+    for index in range(20):
+        await rig.happen(wide.id, events.TaskRegistered(key=rigs.key_of(wide, index=index), address="127.0.0.1"))
+    for index in range(10):
+        await rig.happen(wide.id, events.TaskReported(key=rigs.key_of(wide, index=index), phase="PROCESSING"))
+    async with rig.browser("root") as browser:
+        answer = await browser.post("/simulate", data={"workload": "small-first"}, headers=browsers.OURS)
+    job = await rig.launch(await rig.job(answer.headers["location"].removeprefix("/simulate/")))
+    stored = await rig.end(job.id)
+    rig.store._state._jobs[job.id] = msgspec.structs.replace(stored, phase=phases.Phase.COMPLETED)
+    place = Path(rig.services.about.home) / "files" / job.id / "worker-0" / "attempt-1"
+    place.mkdir(parents=True)
+    (place / simulations.FILE).write_bytes(msgspec.json.encode(OUTCOME))
 
 
 async def _failed(rig: browsers.WebRig) -> jobs.Job:

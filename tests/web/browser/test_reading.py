@@ -189,3 +189,30 @@ async def test_every_page_reads_without_javascript(shell: shells.Shell, browser:
     await page.fill("input[name='field.name']", "sent-plainly")
     await page.click("button[value=submit]")
     assert "sent-plainly" in await page.locator("h1").inner_text()
+
+
+PLAIN = [
+    ("full", "/jobs/runs/metrics", "figure a:text-is('loss')", "train/accuracy"),
+    ("full", "/jobs/runs/metrics?name=loss&smooth=10", "figure polyline >> nth=1", "worker-0"),
+    ("full", "/compare?job=runs&job=fails&name=loss", "figure polyline", "Last and best values"),
+    ("full", "/jobs/fails/ranks/worker-0", "h1:has-text('worker-0')", "Exit code 3"),
+    ("more", "/jobs/wide?sections=ranks", "a.rank >> nth=23", "worker"),
+    ("more", "/simulate/simulation", "svg polyline >> nth=5", "time to the end, mean"),
+]
+"""Pages that scripts draw otherwise: the server, the address, what is drawn without one, and what is read."""
+
+
+@pytest.mark.parametrize(("state", "path", "drawn", "read"), PLAIN)
+async def test_what_scripts_draw_reads_without_them(
+    chromium: Browser, still: dict[str, stills.Still], state: str, path: str, drawn: str, read: str
+) -> None:
+    context = await chromium.new_context(java_script_enabled=False)
+    await context.add_cookies(still[state].cookies)
+    page = await context.new_page()
+    await page.goto(still[state].url + path)
+    assert await page.locator(drawn).is_visible()
+    assert read in await page.locator("main").inner_text()
+    for one in await page.locator("details:not([open]) > summary").all():
+        await one.click()
+    assert await page.locator("details:not([open])").count() == 0, "tables open without scripts"
+    await context.close()

@@ -11,9 +11,13 @@ import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import pytest
+from starlette.routing import compile_path
 from tests.web.browser import conftest, stills
+
+from oarlock.web import application
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser, Page
@@ -22,11 +26,13 @@ pytestmark = pytest.mark.browser
 
 GOLDEN = Path(__file__).parent / "golden"
 WRITES = os.environ.get("OARLOCK_GOLDEN") == "write"
-RULES = ["wcag2a", "wcag2aa", "wcag21aa", "wcag22aa"]
+RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22a", "wcag22aa"]
 CHECK = "(rules) => axe.run(document, { runOnly: rules, resultTypes: ['violations'] })"
 VARYING = (
     (r"/tmp/\S+|/var/\S+/pytest\S*", "PLACE"),
     (r"127\.0\.0\.1:\d+", "HOST"),
+    (r"\boar_[\w-]{20,}", "TOKEN"),
+    (r"\b[0-9a-f]{12}\b", "DIGEST"),
 )
 
 
@@ -105,6 +111,15 @@ async def test_a_form_of_an_ended_session_is_kept(chromium: Browser, still: dict
     await watched.context.close()
     assert not found, json.dumps(found, indent=1)
     compare(GOLDEN / "answer-ended.txt", told)
+
+
+def test_every_page_has_a_still() -> None:
+    """A new page is added to the stills, or named there as something that is no page."""
+    gets = [page.path for page in application.PAGES if page.method == "GET"]
+    shown = [urlsplit(path).path for several in stills.PAGES.values() for path in several.values()]
+    patterns = [(path, compile_path(path)[0]) for path in gets]
+    found = {next((path for path, pattern in patterns if pattern.match(one)), "") for one in shown}
+    assert set(gets) - found == stills.UNSHOWN.keys()
 
 
 async def violations(page: Page) -> dict[str, list[Any]]:

@@ -13,8 +13,7 @@ from tests.api import rig as rigs
 from tests.web import browsers
 from tests.web.rendering import test_text
 
-from oarlock.data import storage
-from oarlock.spec import attempts, jobs
+from oarlock.spec import attempts, jobs, tasklogs
 from oarlock.web.drawing import folding, terminal
 from oarlock.web.pages.jobs import log
 
@@ -61,11 +60,11 @@ def test_a_progress_bar_of_64_kib_is_one_short_line() -> None:
     assert [run.text for run in terminal.runs(line)] == [" 2999/9999", " it"]
 
 
-def line(told: str, at: float = 1.0, *, partial: bool = False, offset: int = 0) -> storage.Line:
+def line(told: str, at: float = 1.0, *, partial: bool = False, offset: int = 0) -> tasklogs.Line:
     """A line from `RANK text`."""
     rank, _, text = told.partition(" ")
     key: dict[str, Any] = {"task": f"worker-{rank}", "attempt": 1, "incarnation": 1, "stream": "stdout.0"}
-    return storage.Line(**key, offset=offset, at=at, text=text, partial=partial)
+    return tasklogs.Line(**key, offset=offset, at=at, text=text, partial=partial)
 
 
 @pytest.mark.parametrize(
@@ -225,7 +224,7 @@ async def test_a_browser_that_leaves_ends_the_search_of_its_page(
     job = await rig.launch(await rig.submit("ann", name="train"))
     began, ended = asyncio.Event(), asyncio.Event()
 
-    async def endless(*_: Any, **__: Any) -> storage.LogHits:
+    async def endless(*_: Any, **__: Any) -> tasklogs.LogHits:
         began.set()
         try:
             await asyncio.Event().wait()
@@ -310,7 +309,7 @@ async def test_hostile_lines_stay_text(rig: browsers.WebRig) -> None:
 
 async def test_a_task_of_an_attempt_is_found_by_its_key() -> None:
     key = attempts.TaskKey("j-1", 2, "worker", 3, 1)
-    told = storage.Line(
+    told = tasklogs.Line(
         task=f"{key.role}-{key.index}", attempt=2, incarnation=1, stream="stderr.0", offset=7, at=1.0, text=""
     )
     assert folding.address(told) == "worker-3:2:1:stderr.0:7"

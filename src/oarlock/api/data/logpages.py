@@ -8,7 +8,7 @@ import msgspec
 
 from oarlock.api import routes
 from oarlock.api.data import logs
-from oarlock.data import storage
+from oarlock.spec import tasklogs
 
 MAX_LINES = 5000
 MAX_HITS = 10_000
@@ -30,19 +30,19 @@ class SearchQuery(logs.Choice, frozen=True, forbid_unknown_fields=True, kw_only=
     limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_HITS)] = 1
 
 
-async def page(call: routes.Call) -> storage.LogPage:
+async def page(call: routes.Call) -> tasklogs.LogPage:
     query = call.query(PageQuery)
     job = await call.access.job(call.path["job"])
     logs.check(job, query)
     return await call.services.logs.page(query.asked(job.id), query.at, before=query.before, after=query.after)
 
 
-async def search(call: routes.Call) -> storage.LogHits:
+async def search(call: routes.Call) -> tasklogs.LogHits:
     """Search, one search of a user at a time: each reads the whole log."""
     query = call.query(SearchQuery)
     job = await call.access.job(call.path["job"])
     logs.check(job, query)
-    wanted = storage.LogSearch(text=query.text, regex=query.regex, ignore_case=query.ignore_case)
+    wanted = tasklogs.LogSearch(text=query.text, regex=query.regex, ignore_case=query.ignore_case)
     async with call.services.turns.of(call.access.user.name):
         work = call.services.logs.search(query.asked(job.id), query.at, wanted, limit=query.limit)
         return await call.while_there(work)
@@ -53,14 +53,14 @@ ROUTES: tuple[routes.Route, ...] = (
         "/api/v1/jobs/{job}/logs/page",
         page,
         "the lines of the log before and after a place",
-        storage.LogPage,
+        tasklogs.LogPage,
         query=PageQuery,
     ),
     routes.look(
         "/api/v1/jobs/{job}/logs/search",
         search,
         "the lines of the whole log that have a text",
-        storage.LogHits,
+        tasklogs.LogHits,
         query=SearchQuery,
         long=True,
     ),

@@ -17,7 +17,7 @@ from starlette import responses
 from oarlock.api import failures, routes
 from oarlock.api.services import provided
 from oarlock.data import storage
-from oarlock.spec import bodies, errors, jobs, phases, roles
+from oarlock.spec import bodies, errors, jobs, phases, roles, tasklogs
 
 MAX_TAIL = 1_000_000
 CHUNK_BYTES = 64 * 1024
@@ -115,22 +115,22 @@ async def _follow(services: provided.Services, job_id: str, query: storage.LogQu
     """Yield lines until the job has ended and all are sent. Lines that arrive together are sent together."""
     until = asyncio.Event()
     ending = asyncio.create_task(_ended(services, job_id, until))
-    queue: asyncio.Queue[storage.Line | errors.OarlockError | None] = asyncio.Queue(
+    queue: asyncio.Queue[tasklogs.Line | errors.OarlockError | None] = asyncio.Queue(
         maxsize=QUEUED_BLOCKS if query.blocks else QUEUED_LINES
     )
     reading = asyncio.create_task(_feed(services.logs.follow(query, until=until), queue))
     try:
         item = await queue.get()
-        while isinstance(item, storage.Line):
+        while isinstance(item, tasklogs.Line):
             parts, size = list[bytes](), 0
-            while isinstance(item, storage.Line):
+            while isinstance(item, tasklogs.Line):
                 parts.append(encoded(item))
                 size += len(parts[-1])
                 if size >= CHUNK_BYTES or queue.empty():
                     break
                 item = queue.get_nowait()
             yield b"".join(parts)
-            if isinstance(item, storage.Line):
+            if isinstance(item, tasklogs.Line):
                 item = await queue.get()
         if isinstance(item, errors.OarlockError):  # too late for a status, so the last line tells it
             yield failures.body(item) + b"\n"
@@ -142,9 +142,9 @@ async def _follow(services: provided.Services, job_id: str, query: storage.LogQu
         await asyncio.gather(ending, reading, return_exceptions=True)
 
 
-def encoded(line: storage.Line) -> bytes:
+def encoded(line: tasklogs.Line) -> bytes:
     """Return the line as JSON, or the head of a block, and behind it the bytes as they are."""
-    if not isinstance(line, storage.Lines):
+    if not isinstance(line, tasklogs.Lines):
         return msgspec.json.encode(line) + b"\n"
     head = BlockHead(
         task=line.task,
@@ -160,7 +160,7 @@ def encoded(line: storage.Line) -> bytes:
 
 
 async def _feed(
-    lines: AsyncIterator[storage.Line], queue: asyncio.Queue[storage.Line | errors.OarlockError | None]
+    lines: AsyncIterator[tasklogs.Line], queue: asyncio.Queue[tasklogs.Line | errors.OarlockError | None]
 ) -> None:
     """Put the lines into the queue, then None or the error that ended them."""
     end: errors.OarlockError | None = failures.unforeseen()
@@ -199,7 +199,7 @@ ROUTES: tuple[routes.Route, ...] = (
         "/api/v1/jobs/{job}/logs",
         stream,
         "log lines, one JSON object a line; with follow=true until the job has ended",
-        storage.Line,
+        tasklogs.Line,
         query=LogsQuery,
         media="application/x-ndjson",
         long=True,

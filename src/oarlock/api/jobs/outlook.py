@@ -139,7 +139,7 @@ def explain(job: nouns.Job, forecast: plans.Forecast | None, now: float) -> tupl
     if job.phase is phases.Phase.HALTED:
         return where, _sentence(job.reason) or "Its owner halted it.", f"Resume it: oarlock resume {job.name}"
     if job.terminal:
-        return where, _sentence(job.reason) or "It has ended.", f"Look at its output: oarlock logs {job.name}"
+        return where, _sentence(job.reason) or _ran(job), f"Look at its output: oarlock logs {job.name}"
     if live is not None:
         return where, _placed(job, live, now), _end(job, now)
     return where, _sentence(job.reason) or "The next plan decides about it.", f"Follow it: oarlock show {job.name}"
@@ -200,6 +200,15 @@ def _end(job: nouns.Job, now: float) -> str:
     elif latest is not None and latest > now:
         told = f"Its time-out ends it within {_about(latest - now)}. "
     return f"{told}Follow it: oarlock logs {job.name} -f"
+
+
+def _ran(job: nouns.Job) -> str:
+    """Return how long the attempts of an ended job lasted together."""
+    if not job.attempts:
+        return "It has never run."
+    lasted_s = sum((one.ended_at or one.started_at) - one.started_at for one in job.attempts)
+    several = f", in {len(job.attempts)} attempts" if len(job.attempts) > 1 else ""
+    return f"It ran for {_about(lasted_s)}{several}."
 
 
 def _sentence(text: str) -> str:

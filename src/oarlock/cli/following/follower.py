@@ -25,10 +25,9 @@ from oarlock.cli.following import loglines, results, statusline
 from oarlock.cli.output import screen, terminal
 from oarlock.client import requests as building
 from oarlock.client import verbs
-from oarlock.data import storage
 from oarlock.display import marks
 from oarlock.display.jobs import endings, progress
-from oarlock.spec import bodies, errors, jobs, phases
+from oarlock.spec import bodies, errors, jobs, phases, tasklogs
 
 if TYPE_CHECKING:
     from oarlock.client.synchronous import clients
@@ -54,7 +53,7 @@ class Broken(msgspec.Struct, frozen=True):
     error: BaseException
 
 
-News = storage.Line | bodies.Ended | jobs.Job | Contact | Broken
+News = tasklogs.Line | bodies.Ended | jobs.Job | Contact | Broken
 
 
 class Left(Exception):
@@ -155,7 +154,7 @@ class Follower:
             self._heed_signals()
             pieces: list[loglines.Piece] = []
             for item in self._batch():
-                if isinstance(item, storage.Line):
+                if isinstance(item, tasklogs.Line):
                     pieces.append(self._writer.piece(item))
                     continue
                 self._print(pieces)

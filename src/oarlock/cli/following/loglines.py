@@ -15,8 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from oarlock.cli.output import terminal
-from oarlock.data import storage
-from oarlock.spec import jobfile
+from oarlock.spec import jobfile, tasklogs
 
 _PALETTE = ("cyan", "green", "violet", "blue", "amber")
 MAX_SHOWN_CHARACTERS = 65_536
@@ -61,18 +60,18 @@ class Writer:
         self._colours: dict[str, str] = {}
         self._width = 0
 
-    def piece(self, line: storage.Line) -> Piece:
+    def piece(self, line: tasklogs.Line) -> Piece:
         """Return the text to print now, and its stream."""
         stream = self._stream(line)
-        if isinstance(line, storage.Lines):
+        if isinstance(line, tasklogs.Lines):
             return Piece(self._many(stream, line), _is_error(line.stream))
         return Piece(self._text(stream, line), _is_error(line.stream))
 
-    def _stream(self, line: storage.Line) -> Stream:
+    def _stream(self, line: tasklogs.Line) -> Stream:
         task = f"{line.task}.{line.stream.rpartition('.')[2]}" if self._style(line.stream).process else line.task
         return (task, line.attempt, line.incarnation, line.stream)
 
-    def _text(self, stream: Stream, line: storage.Line) -> str:
+    def _text(self, stream: Stream, line: tasklogs.Line) -> str:
         """Return the text to print now: nothing yet for a line without an end, unless it is redrawn."""
         style = self._style(line.stream)
         whole = self._pending.pop(stream, "") + line.text
@@ -101,7 +100,7 @@ class Writer:
     def _style(self, stream: str) -> Style:
         return self._errors if _is_error(stream) else self._out
 
-    def _many(self, stream: Stream, lines: storage.Lines) -> str | bytes:
+    def _many(self, stream: Stream, lines: tasklogs.Lines) -> str | bytes:
         """Return whole lines, unchanged if the style changes none of them."""
         style = self._style(lines.stream)
         plain = not (style.clean or style.prefix or stream in self._pending or stream in self._redrawn)
@@ -111,7 +110,7 @@ class Writer:
         if plain:
             return text
         first, *rest = text[:-1].split("\n")
-        head = storage.Line(
+        head = tasklogs.Line(
             task=lines.task,
             attempt=lines.attempt,
             incarnation=lines.incarnation,

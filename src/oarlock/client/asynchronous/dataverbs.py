@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from oarlock.client import answers, failures, following, requests
 from oarlock.client.asynchronous import caller, session, waiting
-from oarlock.data import storage
-from oarlock.spec import bodies, errors
+from oarlock.spec import bodies, errors, tasklogs
 
 # A name, not a module: a method below bears the module's name.
 from oarlock.spec.jobs import Checkpoint
@@ -34,7 +33,7 @@ class AsyncDataVerbs(caller.AsyncCaller):
         index: int | None = None,
         attempt: int | None = None,
         on_contact: Callable[[errors.OarlockError | None], None] | None = None,
-    ) -> AsyncIterator[storage.Line]:
+    ) -> AsyncIterator[tasklogs.Line]:
         """Yield lines, merged by time of arrival; with `follow` until the job has ended and all lines have come.
 
         While following, the client waits for a lost server, and no line is lost or repeated. `on_contact` gets the
@@ -44,7 +43,7 @@ class AsyncDataVerbs(caller.AsyncCaller):
             attempt=attempt, role=role, index=index, stream=stream, tail=tail, since=since, until=until
         )
         async for item in self.log_items(job, choice, follow=follow, on_contact=on_contact):
-            if isinstance(item, storage.Line):
+            if isinstance(item, tasklogs.Line):
                 yield item
 
     async def log_items(
@@ -55,7 +54,7 @@ class AsyncDataVerbs(caller.AsyncCaller):
         follow: bool = False,
         blocks: bool = False,
         on_contact: Callable[[errors.OarlockError | None], None] | None = None,
-    ) -> AsyncIterator[storage.Line | bodies.Ended]:
+    ) -> AsyncIterator[tasklogs.Line | bodies.Ended]:
         """Yield lines as `logs` does, and last the end of the job. With `blocks`, one `Lines` may hold many lines."""
         cursor = following.Cursor(choice)
         losses = 0
@@ -96,7 +95,7 @@ class AsyncDataVerbs(caller.AsyncCaller):
         at: str = "end",
         before: int = 0,
         after: int = 0,
-    ) -> storage.LogPage:
+    ) -> tasklogs.LogPage:
         """Return the lines of the log before and after a place.
 
         A place is `start`, `end`, TASK:ATTEMPT:INCARNATION:STREAM:OFFSET of a line, or `before` or `after` of another
@@ -107,12 +106,12 @@ class AsyncDataVerbs(caller.AsyncCaller):
     async def search_log(
         self,
         job: str,
-        search: storage.LogSearch,
+        search: tasklogs.LogSearch,
         choice: requests.LogChoice | None = None,
         *,
         at: str = "start",
         limit: int = 1,
-    ) -> storage.LogHits:
+    ) -> tasklogs.LogHits:
         """Return the number of lines of the log that have a text, and the first `limit` of them from a place on.
 
         Raises InvalidInput for a regular expression that RE2 does not know.

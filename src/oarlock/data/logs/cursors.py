@@ -12,8 +12,7 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
-from oarlock.data import storage
-from oarlock.spec import attempts
+from oarlock.spec import attempts, tasklogs
 
 PIECE_BYTES = 64 << 10
 """The longest line. Longer lines come in pieces."""
@@ -108,7 +107,7 @@ def block_for(streams: int) -> int:
 class Cursor:
     """A reader's place in one stream. `offset` is the place of the first byte that it has not received yet.
 
-    With `blocks`, whole lines that arrived together are one `storage.Lines`, for readers of millions of lines.
+    With `blocks`, whole lines that arrived together are one `tasklogs.Lines`, for readers of millions of lines.
     """
 
     def __init__(
@@ -122,7 +121,7 @@ class Cursor:
         self._blocks = blocks
         self._task = f"{key.role}-{key.index}"
 
-    def take(self, end: int, *, flush: bool, block: int = BLOCK_BYTES) -> list[storage.Line]:
+    def take(self, end: int, *, flush: bool, block: int = BLOCK_BYTES) -> list[tasklogs.Line]:
         """Return the next block of lines among the first `end` bytes; it may be empty.
 
         With `flush` it includes an end without a newline. A line that is longer than `block` is read as a whole.
@@ -144,7 +143,7 @@ class Cursor:
         for start, stop, partial in spans:
             last = self.offset + stop - (1 if partial else 0)  # a whole line's last byte is its newline, at `stop`
             lines.append(
-                storage.Line(
+                tasklogs.Line(
                     task=self._task,
                     attempt=self.key.attempt,
                     incarnation=self.key.incarnation,
@@ -159,16 +158,16 @@ class Cursor:
         self.offset += stop if partial else stop + 1
         return lines
 
-    def _together(self, data: bytes) -> list[storage.Line]:
+    def _together(self, data: bytes) -> list[tasklogs.Line]:
         """Return these whole lines, one `Lines` for each record of the index: a line's time is that of its newline."""
         offsets, times = self._index.between(self.offset, self.offset + len(data))
-        found: list[storage.Line] = []
+        found: list[tasklogs.Line] = []
         start = 0
         for place, at in enumerate(times):
             until = offsets[place + 1] - self.offset if place + 1 < len(offsets) else len(data)
             stop = data.rfind(b"\n", start, until) + 1
             if stop > start:
-                lines = storage.Lines(
+                lines = tasklogs.Lines(
                     task=self._task,
                     attempt=self.key.attempt,
                     incarnation=self.key.incarnation,
@@ -183,7 +182,7 @@ class Cursor:
         self.offset += len(data)
         return found
 
-    def all(self, end: int, *, flush: bool, block: int = BLOCK_BYTES) -> Iterator[storage.Line]:
+    def all(self, end: int, *, flush: bool, block: int = BLOCK_BYTES) -> Iterator[tasklogs.Line]:
         while lines := self.take(end, flush=flush, block=block):
             yield from lines
 

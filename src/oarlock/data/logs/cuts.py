@@ -16,7 +16,7 @@ import msgspec
 
 from oarlock.data import storage
 from oarlock.data.logs import cursors, reading, streams
-from oarlock.spec import errors
+from oarlock.spec import errors, tasklogs
 
 START, END = "start", "end"
 LINE = re.compile(r"([a-z]{1,32})-(\d{1,9}):(\d{1,9}):(\d{1,9}):([a-z]{1,32}(?:[.-]\d{1,6})?):(\d{1,15})")
@@ -84,7 +84,7 @@ def _unpacked(planes: bytes, count: int) -> list[int]:
     return [sum(planes[number + count * at] << 8 * at for at in range(8)) for number in range(count)]
 
 
-def line_at(stream: streams.Stream, offset: int, high: int) -> storage.Line | None:
+def line_at(stream: streams.Stream, offset: int, high: int) -> tasklogs.Line | None:
     """Return the line that begins at the offset."""
     cursor = cursors.Cursor(stream.key, stream.name, stream.path, stream.index(), offset)
     return next(iter(cursor.take(high, flush=True, block=cursors.LEAST_BLOCK_BYTES)), None)

@@ -21,7 +21,7 @@ from typing import TypeVar
 
 from oarlock.data import durable, recent, storage, taskfolders
 from oarlock.data.logs import joblogs, notifying, paging, reading, searching, streams
-from oarlock.spec import attempts, errors
+from oarlock.spec import attempts, errors, tasklogs
 
 T = TypeVar("T")
 SEARCHERS = 2
@@ -76,13 +76,13 @@ class DirectoryLogs:
     def shortages(self, key: attempts.TaskKey) -> dict[str, storage.Shortage]:
         return self._short.of(key)
 
-    async def page(self, query: storage.LogQuery, place: str, *, before: int, after: int) -> storage.LogPage:
+    async def page(self, query: storage.LogQuery, place: str, *, before: int, after: int) -> tasklogs.LogPage:
         work = functools.partial(paging.page, query=query, place=place, before=before, after=after)
         return await self._on(self._readers, lambda: work(self._looked(query.job)))
 
     async def search(
-        self, query: storage.LogQuery, place: str, search: storage.LogSearch, *, limit: int
-    ) -> storage.LogHits:
+        self, query: storage.LogQuery, place: str, search: tasklogs.LogSearch, *, limit: int
+    ) -> tasklogs.LogHits:
         """Search, as `storage.Logs` describes. A search whose task is cancelled ends soon. TooLarge, Unavailable."""
         stop = searching.Stop()
         work = functools.partial(searching.search, query=query, place=place, wanted=search, limit=limit, stop=stop)
@@ -93,14 +93,14 @@ class DirectoryLogs:
             stop.now()
             self._searches.discard(stop)
 
-    async def read(self, query: storage.LogQuery) -> AsyncIterator[storage.Line]:
+    async def read(self, query: storage.LogQuery) -> AsyncIterator[tasklogs.Line]:
         reader = await self._on(self._readers, lambda: reading.Reader(self._looked(query.job), query))
         async for line in self._stored(reader, flush=True):
             yield line
 
     async def follow(
         self, query: storage.LogQuery, *, until: asyncio.Event | None = None
-    ) -> AsyncIterator[storage.Line]:
+    ) -> AsyncIterator[tasklogs.Line]:
         job = await self._on(self._readers, lambda: self._looked(query.job))
         reader = reading.Reader(job, query)
         with job.notifier.subscribed() as notified:
@@ -140,7 +140,7 @@ class DirectoryLogs:
             return wait_s
         return LOOK_S if wait_s is None else min(wait_s, LOOK_S)
 
-    async def _stored(self, reader: reading.Reader, *, flush: bool) -> AsyncIterator[storage.Line]:
+    async def _stored(self, reader: reading.Reader, *, flush: bool) -> AsyncIterator[tasklogs.Line]:
         lines = await self._on(self._readers, lambda: reader.stored(flush=flush))
         while batch := await self._on(self._readers, lambda: list(itertools.islice(lines, reader.batch))):
             for line in batch:
@@ -188,6 +188,6 @@ class DirectoryLogs:
 
 def _news(
     job: joblogs.JobLogs, reader: reading.Reader, due: set[streams.Stream], ending: bool
-) -> tuple[list[storage.Line], dict[streams.Stream, int]]:
+) -> tuple[list[tasklogs.Line], dict[streams.Stream, int]]:
     job.look(every_s=0.0 if ending else LOOK_S)
     return reader.news(due=due, flush=ending)

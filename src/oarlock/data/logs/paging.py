@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from oarlock.data import storage
 from oarlock.data.logs import cursors, cuts, joblogs, streams
+from oarlock.spec import tasklogs
 
 MOST_BYTES = 4 << 20
 """About the most text of a page: a page of very long lines has fewer of them."""
@@ -25,11 +26,11 @@ class Place(NamedTuple):
     number: int  # of its stream
     offset: int
     stream: streams.Stream
-    line: storage.Line
+    line: tasklogs.Line
     end: int
 
 
-def page(job: joblogs.JobLogs, query: storage.LogQuery, place: str, *, before: int, after: int) -> storage.LogPage:
+def page(job: joblogs.JobLogs, query: storage.LogQuery, place: str, *, before: int, after: int) -> tasklogs.LogPage:
     known = cuts.spans(list(job.matching(query)), query)
     cut = cuts.at(place, known)
     earlier = taken(heapq.merge(*_backward(known, cut), reverse=True), before)[::-1]
@@ -44,7 +45,7 @@ def page(job: joblogs.JobLogs, query: storage.LogQuery, place: str, *, before: i
     at_open = named if named is not None and cut[named] >= known[named].open else None
     unended = [one for one in _unended(known, last) if not left or one.stream is at_open]
     lines = sorted([*earlier, *later, *unended])
-    return storage.LogPage(
+    return tasklogs.LogPage(
         lines=tuple(one.line for one in lines),
         before=cuts.text(first),
         after=cuts.text(last),
@@ -108,7 +109,7 @@ def _lines_back(number: int, stream: streams.Stream, low: int, end: int) -> Iter
         end, count = start, min(most, 2 * count)
 
 
-def _placed(number: int, stream: streams.Stream, found: Sequence[storage.Line], behind: int) -> Iterator[Place]:
+def _placed(number: int, stream: streams.Stream, found: Sequence[tasklogs.Line], behind: int) -> Iterator[Place]:
     ends = [*(line.offset for line in found[1:]), behind]
     for line, end in zip(found, ends, strict=True):
         yield Place(line.at, number, line.offset, stream, line, end)

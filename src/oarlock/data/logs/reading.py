@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 from oarlock.data import storage
 from oarlock.data.logs import cursors, joblogs, streams
+from oarlock.spec import tasklogs
 
 PARTIAL_S = 0.5
 BATCH_LINES = 2000
@@ -26,7 +27,7 @@ class Reader:
         """Number of lines, or blocks of lines, that may be in memory at a time."""
         return BATCH_BLOCKS if self._query.blocks else BATCH_LINES
 
-    def stored(self, *, flush: bool) -> Iterator[storage.Line]:
+    def stored(self, *, flush: bool) -> Iterator[tasklogs.Line]:
         """Return the lines that are stored now. With `flush` also an end without a newline, and missing bytes."""
         parts = []
         found = list(self._job.matching(self._query))
@@ -40,14 +41,14 @@ class Reader:
         if self._query.tail is None:
             return heapq.merge(*parts, key=arrival)
         # A tail is short, and the reading of each stream begins near its end.
-        last: list[storage.Line] = []
+        last: list[tasklogs.Line] = []
         for part in parts:
             last = sorted([*last, *part], key=arrival)[-self._query.tail :] if self._query.tail else []
         return iter(last)
 
-    def news(self, *, due: set[streams.Stream], flush: bool) -> tuple[list[storage.Line], dict[streams.Stream, int]]:
+    def news(self, *, due: set[streams.Stream], flush: bool) -> tuple[list[tasklogs.Line], dict[streams.Stream, int]]:
         """Return a block of new lines of each stream, merged; and the offset of each end that has no newline yet."""
-        lines: list[storage.Line] = []
+        lines: list[tasklogs.Line] = []
         waiting: dict[streams.Stream, int] = {}
         found = list(self._job.matching(self._query))
         block = cursors.block_for(len(found))
@@ -59,7 +60,7 @@ class Reader:
                 waiting[stream] = cursor.offset
         return sorted(lines, key=arrival), waiting
 
-    def shortened(self) -> list[storage.Line]:
+    def shortened(self) -> list[tasklogs.Line]:
         """Return a line for each stream that has lost acknowledged bytes."""
         since = self._query.since
         lines = [line for one in self._job.matching(self._query) if (line := one.missing_line()) is not None]
@@ -118,5 +119,5 @@ class PartialWaits:
         return {one for one, (_, since) in self._since.items() if now >= since + PARTIAL_S}
 
 
-def arrival(line: storage.Line) -> float:
+def arrival(line: tasklogs.Line) -> float:
     return line.at

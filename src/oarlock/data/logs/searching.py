@@ -20,7 +20,7 @@ from typing import Any
 
 from oarlock.data import storage
 from oarlock.data.logs import cursors, cuts, joblogs, paging, streams
-from oarlock.spec import errors
+from oarlock.spec import errors, tasklogs
 from oarlock.spec.hints import extras
 
 BLOCK_BYTES = 4 << 20
@@ -62,8 +62,8 @@ class Stop:
 
 
 def search(
-    job: joblogs.JobLogs, query: storage.LogQuery, place: str, wanted: storage.LogSearch, *, limit: int, stop: Stop
-) -> storage.LogHits:
+    job: joblogs.JobLogs, query: storage.LogQuery, place: str, wanted: tasklogs.LogSearch, *, limit: int, stop: Stop
+) -> tasklogs.LogHits:
     stop.begin()
     find, piece = finder(wanted)
     known = cuts.spans(list(job.matching(query)), query)
@@ -86,7 +86,7 @@ def search(
     for one in lines:
         cut[one.stream] = one.end
     previous = max((one for part in behind for one in part), default=None)
-    return storage.LogHits(
+    return tasklogs.LogHits(
         hits=total,
         earlier=sum(seen.values()),
         previous=previous.line if previous is not None else None,
@@ -96,7 +96,7 @@ def search(
     )
 
 
-def finder(wanted: storage.LogSearch) -> tuple[Find, int]:
+def finder(wanted: tasklogs.LogSearch) -> tuple[Find, int]:
     """Return the search as a function, and the bytes to give it. InvalidInput for an expression that is not valid."""
     if not wanted.text or "\n" in wanted.text:
         raise errors.InvalidInput("The text to search for is empty.", path="text", hint="Name a part of one line.")
@@ -120,7 +120,7 @@ def finder(wanted: storage.LogSearch) -> tuple[Find, int]:
     return find, PIECE_BYTES
 
 
-def _expression(wanted: storage.LogSearch) -> Any:
+def _expression(wanted: tasklogs.LogSearch) -> Any:
     """Return the search as an expression of RE2. Raises ImportError without RE2, and InvalidInput."""
     import re2
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from oarlock.data import appending, durable, storage
 from oarlock.data.logs import cursors
-from oarlock.spec import attempts
+from oarlock.spec import attempts, tasklogs
 
 RESOLUTION_S = 0.02
 """Appends of one stream that follow each other faster share a record of the index."""
@@ -85,11 +85,11 @@ class Stream:
         """The number of acknowledged bytes that are gone from the disk."""
         return max(0, self._acknowledged - self.length())
 
-    def missing_line(self) -> storage.Line | None:
+    def missing_line(self) -> tasklogs.Line | None:
         """Return the line that ends a stream with missing bytes, or None."""
         if not self.missing:
             return None
-        return storage.Line(
+        return tasklogs.Line(
             task=f"{self.key.role}-{self.key.index}",
             attempt=self.key.attempt,
             incarnation=self.key.incarnation,

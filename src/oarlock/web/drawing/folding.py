@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
-from oarlock.data import storage
+from oarlock.spec import tasklogs
 
 NEAR_ROWS = 64
 NEAR_S = 5.0
@@ -23,7 +23,7 @@ _Stream = tuple[str, int, int, str]
 class Row(msgspec.Struct):
     """One or several equal lines. `open` rows have no end yet, and `redrawn` ones cover their stream's piece before."""
 
-    line: storage.Line
+    line: tasklogs.Line
     address: str
     others: list[str] = []  # the tasks of the further lines
     addresses: set[str] = set()
@@ -34,7 +34,7 @@ class Row(msgspec.Struct):
         return "\r" in self.line.text.rstrip("\r")  # `\r\n` is the end of a line
 
 
-def address(line: storage.Line) -> str:
+def address(line: tasklogs.Line) -> str:
     """Return the place of a line, which stays the same for ever."""
     return f"{line.task}:{line.attempt}:{line.incarnation}:{line.stream}:{line.offset}"
 
@@ -53,7 +53,7 @@ def named(tasks: Sequence[str]) -> str:
     return ", ".join(parts)
 
 
-def rows(lines: Sequence[storage.Line], unended: Collection[int] = (), *, fold: bool = True) -> list[Row]:
+def rows(lines: Sequence[tasklogs.Line], unended: Collection[int] = (), *, fold: bool = True) -> list[Row]:
     found: list[Row] = []
     last: dict[_Stream, int] = {}  # the row of the stream's last line
     texts: dict[tuple[str, str], list[int]] = {}
@@ -77,7 +77,7 @@ def rows(lines: Sequence[storage.Line], unended: Collection[int] = (), *, fold: 
     return [row for row in found if row.addresses]
 
 
-def _joined(found: list[Row], same: Sequence[int], before: int, line: storage.Line) -> int | None:
+def _joined(found: list[Row], same: Sequence[int], before: int, line: tasklogs.Line) -> int | None:
     if not line.text.strip():
         return None
     for place in same[-NEAR_ROWS:]:

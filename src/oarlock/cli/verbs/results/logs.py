@@ -9,12 +9,11 @@ import click
 
 from oarlock.cli import command
 from oarlock.cli.output import terminal
-from oarlock.spec import errors
+from oarlock.spec import errors, tasklogs
 
 if TYPE_CHECKING:
     from oarlock.client import requests
     from oarlock.client.synchronous import clients
-    from oarlock.data import storage
     from oarlock.spec import jobs
 
 SEARCHED = 10_000
@@ -59,7 +58,6 @@ def logs(
 ) -> int:
     """Print the output of JOB's tasks, in the order of its arrival."""
     from oarlock.client import requests, verbs
-    from oarlock.data import storage
 
     choice = requests.LogChoice(
         attempt=attempt,
@@ -75,7 +73,7 @@ def logs(
     _check(found, choice)
     if search is not None:
         return _searched(
-            client, found, choice, storage.LogSearch(text=search, regex=regex, ignore_case=ignore_case), as_json
+            client, found, choice, tasklogs.LogSearch(text=search, regex=regex, ignore_case=ignore_case), as_json
         )
     if as_json:
         return _as_json(client, found, choice, follow)
@@ -117,7 +115,7 @@ def _check_search(search: str | None, choice: requests.LogChoice, follow: bool, 
 
 
 def _searched(
-    client: clients.Client, found: jobs.Job, choice: requests.LogChoice, search: storage.LogSearch, as_json: bool
+    client: clients.Client, found: jobs.Job, choice: requests.LogChoice, search: tasklogs.LogSearch, as_json: bool
 ) -> int:
     """Print the lines with a hit. The exit code is 1 where there is none, as grep's."""
     import msgspec
@@ -149,7 +147,6 @@ def _searched(
 
 def _stored(client: clients.Client, found: jobs.Job, choice: requests.LogChoice) -> int:
     from oarlock.cli.following import loglines
-    from oarlock.data import storage
 
     style = loglines.style(
         found.spec,
@@ -160,7 +157,7 @@ def _stored(client: clients.Client, found: jobs.Job, choice: requests.LogChoice)
     )
     writer = loglines.Writer(style)
     for item in client.log_items(found.id, choice, blocks=True):
-        if isinstance(item, storage.Line):
+        if isinstance(item, tasklogs.Line):
             terminal.write(sys.stdout, writer.piece(item).text)
     for piece in writer.rest():
         terminal.write(sys.stdout, piece.text)

@@ -28,7 +28,7 @@ AHEAD = 0.5
 
 MOST_NODES = 200
 MOST_HELD = 5000
-TICKS = 6
+TICKS = 5
 PARTS = 320
 """Parts of the past's length by which the map moves on: one for each unit of its width."""
 
@@ -55,6 +55,7 @@ async def show(visit: visits.Visit) -> routing.Filled:
             "groups": (groups := _groups(found, chosen, drawn)),
             "node": next((row for one in groups for row in one["rows"] if row.name == chosen["node"]), None),
             "nodes": len(found),
+            "closed": any(not row.ready for one in groups for row in one["rows"]),
             "all": len(nodes),
             "width": clustermap.WIDTH,
             "now_x": window.x(now),

@@ -14,8 +14,7 @@ import msgspec
 from starlette import responses
 
 from oarlock.client import requests, verbs
-from oarlock.data import storage
-from oarlock.spec import errors, jobs, phases
+from oarlock.spec import errors, jobs, phases, tasklogs
 from oarlock.web import routing
 from oarlock.web.access import visits
 from oarlock.web.drawing import folding, terminal
@@ -115,10 +114,10 @@ async def _bytes(
 ) -> AsyncIterator[bytes]:
     try:
         async for item in visit.client.log_items(job.id, choice, blocks=True):
-            if not isinstance(item, storage.Line):
+            if not isinstance(item, tasklogs.Line):
                 continue
-            whole = isinstance(item, storage.Lines)
-            data = item.data if isinstance(item, storage.Lines) else item.text.encode("utf-8", "replace")
+            whole = isinstance(item, tasklogs.Lines)
+            data = item.data if isinstance(item, tasklogs.Lines) else item.text.encode("utf-8", "replace")
             if alone:
                 yield data if whole or item.partial else data + b"\n"
             else:
@@ -128,7 +127,7 @@ async def _bytes(
         await visit.close()
 
 
-def _lines(job: jobs.Job, page: storage.LogPage, chosen: dict[str, Any], line: str) -> dict[str, Any]:
+def _lines(job: jobs.Job, page: tasklogs.LogPage, chosen: dict[str, Any], line: str) -> dict[str, Any]:
     rows = folding.rows(page.lines, page.unended, fold=not chosen["apart"])
     sizes = itertools.accumulate((min(len(row.line.text), terminal.MOST_CHARACTERS) for row in rows), initial=0)
     widths = [terminal.MOST_CHARACTERS if size < MOST_CHARACTERS else FEW_CHARACTERS for size in sizes]
@@ -189,7 +188,7 @@ def _marked(run: terminal.Run, text: str, *, exact: bool) -> list[tuple[str, str
 async def _search(
     visit: visits.Visit, job: jobs.Job, choice: requests.LogChoice, chosen: dict[str, Any], line: str
 ) -> Search:
-    wanted = storage.LogSearch(text=chosen["q"], regex=bool(chosen["regex"]), ignore_case=not chosen["exact"])
+    wanted = tasklogs.LogSearch(text=chosen["q"], regex=bool(chosen["regex"]), ignore_case=not chosen["exact"])
     search = visit.client.search_log(job.id, wanted, choice, at=line or "start", limit=2)
     found = await visit.while_there(search)
     near = [folding.address(one) for one in found.lines]
