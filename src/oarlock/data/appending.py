@@ -1,4 +1,4 @@
-"""A file that only grows, and whose growth is durable before it is acknowledged.
+"""A file that only grows, each time durably before that is acknowledged.
 
 After a failed sync it is unknown which bytes reached the disk, and a later sync may succeed wrongly. The file is
 therefore cut back to the acknowledged length, and the bytes are written again when they are sent again. After a restart

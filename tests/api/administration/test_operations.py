@@ -175,7 +175,9 @@ async def test_nodes_pools_and_usage_add_up(rig: rigs.Rig) -> None:
     assert by_user == [
         {"name": "ann", "device_hours": 2.0, "cpu_hours": 1.0, "cost": 0.0, "useful_hours": 0.0, "idle_hours": 2.0}
     ]
-    assert by_pool == [{"name": "default", "device_hours": 1.0, "cpu_hours": 0.5, "cost": 0.0}]
+    assert by_pool == [
+        {"name": "default", "device_hours": 1.0, "cpu_hours": 0.5, "cost": 0.0, "useful_hours": 0.0, "idle_hours": 1.0}
+    ]
 
 
 async def test_an_unforeseen_error_is_logged_and_the_answer_says_nothing(

@@ -117,7 +117,7 @@ class Map:
         return sorted({one.pool for one, _ in self._holders(node)})
 
     def colour(self, one: bodies.Tenant, phase: str = "") -> str:
-        """Return the class of the job's colour. A job whose id is hidden has the colour of its name."""
+        """Return the class of the job's colour. A job with a hidden id has the colour of its name."""
         if self._by == "phase":
             mark = marks.PHASES.get(phase)
             return mark.colour if mark is not None else "open"

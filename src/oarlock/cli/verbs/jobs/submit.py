@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     show_default="the newest of JOB",
     help="Checkpoint of another job to begin from.",
 )
-@command.option("--again", metavar="JOB", help="Earlier job whose code is sent; without FILE its job file, too.")
+@command.option("--again", metavar="JOB", help="Earlier job to take the code from; without FILE its job file, too.")
 @command.option("--dir", "directory", type=click.Path(), show_default="the job file's", help="Directory to send.")
 @command.option("--in-place", is_flag=True, help="Run in the directory itself, on this machine, and not in a copy.")
 @command.option("--no-snapshot", is_flag=True, help="Send no code.")

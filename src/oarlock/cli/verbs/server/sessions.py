@@ -56,7 +56,7 @@ def list_sessions(client: clients.Client, as_json: bool) -> None:
 @command.json_option
 @command.connected
 def end(client: clients.Client, sha256: str, as_json: bool) -> None:
-    """End your session whose SHA-256 begins so, as `oarlock sessions list` prints it."""
+    """End your session with this beginning of its SHA-256, as `oarlock sessions list` prints it."""
     found = [one.sha256 for one in client.sessions() if one.sha256.startswith(sha256.lower())]
     if len(found) != 1:
         many = "several of your sessions begin" if found else "no session of yours begins"

@@ -68,7 +68,7 @@ async def _revoke(visit: visits.Visit, name: str, sha256: str, *, sure: bool) ->
 
 
 async def _known(visit: visits.Visit, typed: Mapping[str, str]) -> str:
-    """Return the user whose tokens a refused form is about, empty for none."""
+    """Return the user of the tokens that a refused form is about, empty for none."""
     name = typed["user"] if typed["action"] in ("token", "revoke") else ""
     return name if name in {one.name for one in await visit.client.users()} else ""
 
