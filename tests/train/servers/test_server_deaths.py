@@ -227,7 +227,7 @@ def check_updates(taught: dict[str, torch.Tensor], numbers: Collection[int]) -> 
     """The weights have one of these numbers of gradients in them: that of the last bias is 1 everywhere.
 
     With a backup worker the first gradient of a step makes its update, and one that was on its way at the end makes
-    another. Of several servers some make more updates than there are steps, because each drops gradients by itself.
+    another. One of several servers may make more updates than there are steps: each drops gradients by itself.
     """
     updates = (net().state_dict()["2.bias"] - taught["2.bias"]) / 0.1
     torch.testing.assert_close(updates, updates[0].round().expand(3))

@@ -107,8 +107,8 @@ def test_allreduce_is_one_process_with_the_joined_batch(ranks: int, tmp_path: Pa
 
 
 def simulate(rate: float, size: float, own_s: float) -> None:
-    """Let all measurements be those of such a link and model. Lossy exchanges would be the fastest by far; a server on a
-    host of its own halves the bytes of dense ones, and costs 20 ms.
+    """Let all measurements be those of such a link and model. Lossy exchanges would be the fastest by far; a server on
+    a host of its own halves the bytes of dense ones, and costs 20 ms.
     """
     dense_s = size / rate
     took = {"none": dense_s, "ps": dense_s / 2 + 0.02, "bf16": 1e-4, "powersgd": 1e-4, "dgc": 1e-4}

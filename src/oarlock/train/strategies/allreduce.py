@@ -78,10 +78,13 @@ class AllReduce(Exchanging):
         self._hosts: list[list[int]] | None = None  # the ranks that add up in one memory, where large buckets might
         self.figures: Figures = Figures(self._world)
 
-    def over(self, wire: torch.dtype | None) -> AllReduce:
-        """Return a strategy with these settings and another type on the wire."""
+    def under(self, told: Mapping[str, Any], wires: Mapping[str, torch.dtype]) -> AllReduce:
+        """Return this strategy, or one with the `compression` and `bucket_bytes` of the job file."""
+        if told.keys().isdisjoint({"compression", "bucket_bytes"}):
+            return self
+        wire = wires.get(told["compression"]) if "compression" in told else self._wire
         sizes = tuning.TUNED if self._tunes else self._bucket_bytes
-        return AllReduce(unused_parameters=self._unused, bucket_bytes=sizes, wire=wire)
+        return AllReduce(unused_parameters=self._unused, bucket_bytes=told.get("bucket_bytes", sizes), wire=wire)
 
     def attach(self, model: nn.Module, optimizer: optim.Optimizer | None = None) -> nn.Module:
         if self._world.world_size == 1 and worlds.rounds is None:

@@ -70,10 +70,10 @@ def choose(
     _check("compression", name, COMPRESSIONS)
     if kind == "auto" and (name not in ("none", "auto") or addresses.given(environ) is None):
         kind = "allreduce"
+    if isinstance(given, AllReduce) and kind == "allreduce" and name in ("none", *WIRES):
+        return given.under(told, WIRES)
     if given is not None and kind == given.kind != "ps" and "compression" not in told:
         return given
-    if isinstance(given, AllReduce) and kind == "allreduce" and name in ("none", *WIRES):
-        return given.over(WIRES.get(name))
     _check("strategy", kind, KINDS)
     if kind == "ps" and name == "auto":
         name = "none"
