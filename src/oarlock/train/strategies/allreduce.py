@@ -78,10 +78,14 @@ class AllReduce(Exchanging):
         self._hosts: list[list[int]] | None = None  # the ranks that add up in one memory, where large buckets might
         self.figures: Figures = Figures(self._world)
 
-    def over(self, wire: torch.dtype | None) -> AllReduce:
-        """Return a strategy with these settings and another type on the wire."""
+    @property
+    def wire(self) -> torch.dtype | None:
+        return self._wire
+
+    def over(self, wire: torch.dtype | None, bucket_bytes: int | str | None) -> AllReduce:
+        """Return a strategy with these settings, this type on the wire, and this size of buckets, or else its own."""
         sizes = tuning.TUNED if self._tunes else self._bucket_bytes
-        return AllReduce(unused_parameters=self._unused, bucket_bytes=sizes, wire=wire)
+        return AllReduce(unused_parameters=self._unused, bucket_bytes=bucket_bytes or sizes, wire=wire)
 
     def attach(self, model: nn.Module, optimizer: optim.Optimizer | None = None) -> nn.Module:
         if self._world.world_size == 1 and worlds.rounds is None:

@@ -70,10 +70,12 @@ def choose(
     _check("compression", name, COMPRESSIONS)
     if kind == "auto" and (name not in ("none", "auto") or addresses.given(environ) is None):
         kind = "allreduce"
-    if given is not None and kind == given.kind != "ps" and "compression" not in told:
+    if isinstance(given, AllReduce) and kind == "allreduce" and {"compression", "bucket_bytes"} & told.keys():
+        if name in ("none", *WIRES):
+            wire = WIRES.get(name) if "compression" in told else given.wire
+            return given.over(wire, told.get("bucket_bytes"))
+    elif given is not None and kind == given.kind != "ps" and "compression" not in told:
         return given
-    if isinstance(given, AllReduce) and kind == "allreduce" and name in ("none", *WIRES):
-        return given.over(WIRES.get(name))
     _check("strategy", kind, KINDS)
     if kind == "ps" and name == "auto":
         name = "none"
