@@ -509,9 +509,10 @@ def test_an_object_of_the_kind_that_the_job_file_names_is_kept() -> None:
         made = choices.choose(dense, None, {choices.VARIABLE: json.dumps({"compression": name})})
         assert isinstance(made, AllReduce)
         assert (made._bucket_bytes, made._wire) == (123, wire)
-    made = choices.choose(dense, None, {choices.VARIABLE: '{"bucket_bytes": "tuned"}'})
-    assert isinstance(made, AllReduce)
-    assert (made._tunes, made._wire) == (True, torch.bfloat16)
+    for size, sizes in ((4000, (4000, False)), ("tuned", (None, True))):
+        made = choices.choose(dense, None, {choices.VARIABLE: json.dumps({"bucket_bytes": size})})
+        assert isinstance(made, AllReduce)
+        assert (made._bucket_bytes, made._tunes, made._wire) == (*sizes, torch.bfloat16)
     assert choices.choose(own, None, {choices.VARIABLE: PS}) == choices.Choice("ps")
     with pytest.raises(errors.StateError, match="'summing' is not one of"):
         choices.choose(own, None, {choices.VARIABLE: '{"compression": "bf16"}'})

@@ -59,7 +59,7 @@ class Nodes:
         return _gather(everyones, ours, group=self._across, async_op=True)
 
     def close(self) -> None:
-        """Let go of the groups, whose threads end with the last reference to them."""
+        """Let go of the groups. Their threads end with the last reference to them."""
         self._inside = self._across = None
 
 

@@ -85,7 +85,7 @@ class Crew:
             distributed.all_reduce(part, group=self._across)
 
     def close(self) -> None:
-        """Let go of the groups, whose threads end with the last reference to them."""
+        """Let go of the groups. Their threads end with the last reference to them."""
         self._orders.put(None)
         self._thread.join(1.0)
         self._inside = self._across = None
