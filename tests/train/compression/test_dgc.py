@@ -131,7 +131,7 @@ def described(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The paper's algorithm, element by element and node by node; `without` leaves one part of it out.
 
-    A node is a host, whose ranks add up their gradients.
+    A node is a host: its ranks add up their gradients.
     """
     ranks = sum(map(len, hosts))
     momentum, lr = options.get("momentum", 0.0), options["lr"]

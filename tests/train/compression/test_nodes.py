@@ -41,7 +41,7 @@ def strategy_of(model: nn.Module) -> dgc.DeepGradientCompression:
 
 
 def as_described(hosts: Hosts, memory: bool) -> None:
-    """The weights of the paper's algorithm, whose nodes are the hosts."""
+    """The weights of the paper's algorithm: its nodes are the hosts."""
     pretend(hosts, memory=memory)
     for clip_norm in (1.5, None):
         settings = dgc.DGC(sparsity=0.9, clip_norm=clip_norm, warm_up_steps=12)
