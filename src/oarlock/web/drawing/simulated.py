@@ -1,6 +1,6 @@
 """Pictures of simulations as SVG: completion times, devices held and at work, and the holder of each device. Pure.
 
-Each has a table of the same numbers, for readers who see no pictures.
+Each has a table of the same numbers, for readers without pictures.
 
 The curves come from a file that a job has left, so they may be anything: every picture has its bounds.
 """
@@ -25,7 +25,7 @@ MOST_BARS = 16_000
 MOST_ROWS = 512
 LONGEST_S = 1e12
 SHARES = (0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)
-"""The shares of completed jobs whose times the table tells."""
+"""The shares of completed jobs in the table, each with its time."""
 
 MOMENTS = 12
 MOST_STAYS = 100
