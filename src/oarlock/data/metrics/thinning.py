@@ -1,8 +1,8 @@
 """The thinning of a series: buckets of equal count, each with its last point, its least and its greatest value. Pure.
 
 Points flow through in order and are not kept: a million points need the memory of one bucket. NaN is neither the least
-nor the greatest value, unless the bucket holds only NaN. The first step of a bucket whose value is not finite is kept,
-because the bucket's last value rarely is that one.
+nor the greatest value, unless the bucket holds only NaN. The first step of a bucket with a value that is not finite is
+kept: the bucket's last value rarely is that one.
 """
 
 from __future__ import annotations

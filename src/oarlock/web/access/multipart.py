@@ -1,6 +1,6 @@
 """Forms with a file (`multipart/form-data`, RFC 7578), as browsers send them without scripts. Pure.
 
-A file is a field with the file's content as its text: what these pages take is text.
+A file is a field like others, with the file's content as its text: these pages take nothing but text.
 """
 
 from __future__ import annotations

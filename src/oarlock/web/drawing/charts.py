@@ -21,8 +21,8 @@ WIDTH, HEIGHT = 320, 120
 class Line(msgspec.Struct, frozen=True):
     """A series. `paths` are polylines, broken where a value is not finite; `band` is a polygon, or empty.
 
-    `smooth` are the polylines of the smoothed line, where one was asked for; `gaps` are the places of the steps whose
-    value is not finite.
+    `smooth` are the polylines of the smoothed line, where one was asked for; `gaps` are the places of the steps with
+    a value that is not finite.
     """
 
     label: str

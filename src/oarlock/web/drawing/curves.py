@@ -18,7 +18,7 @@ from oarlock.client import answers
 class Columns(msgspec.Struct, frozen=True):
     """A line. `low` and `high` are empty where no points were left out.
 
-    `gaps` are steps whose value is not finite: all of them, or the first one of those that a point stands for.
+    `gaps` are steps with a value that is not finite: all of them, or the first one of those that a point stands for.
     `starts` are the times at which the attempts of its job began, and `resized` those at which an attempt got another
     number of workers. `epochs` has the epoch of each step, where the job reports one. `smooth` is the smoothed line,
     where one was asked for. `colour` and `dash` are the look of the line.

@@ -16,7 +16,7 @@ LIKE = {
     phases.TaskPhase.SUCCEEDED: phases.Phase.COMPLETED,
     phases.TaskPhase.STOPPED: phases.Phase.HALTED,
 }
-"""The phase of a job that gives a task its mark. The other phases have the same name."""
+"""The phase of a job that lends a task its mark. The other phases have the same name."""
 
 
 class Cell(msgspec.Struct, frozen=True):

@@ -25,7 +25,7 @@ MOST_BARS = 16_000
 MOST_ROWS = 512
 LONGEST_S = 1e12
 SHARES = (0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)
-"""The shares of completed jobs that the table tells the times of."""
+"""The shares of completed jobs in the table, each with its time."""
 
 MOMENTS = 12
 MOST_STAYS = 100
