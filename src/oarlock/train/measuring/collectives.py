@@ -107,6 +107,11 @@ def _nothing(result: Any, *args: Any, **kwargs: Any) -> float:
     return 0
 
 
+# Torch has given both exchanges new names, and warns of the older ones.
+_gather = getattr(distributed, "all_gather_single", None) or distributed.all_gather_into_tensor
+_reduce_scatter = getattr(distributed, "reduce_scatter_single", None) or distributed.reduce_scatter_tensor
+
+
 class _Exchange:
     """An exchange of FSDP2, in memory of its own."""
 
@@ -125,7 +130,7 @@ class _Gather(_Exchange):
     ) -> Any:
         self._figures.sent_bytes += output_tensor.nbytes - input_tensor.nbytes
         with self._figures.waiting:
-            return distributed.all_gather_into_tensor(output_tensor, input_tensor, group=group, async_op=async_op)
+            return _gather(output_tensor, input_tensor, group=group, async_op=async_op)
 
 
 class _Scatter(_Exchange):
@@ -136,4 +141,4 @@ class _Scatter(_Exchange):
     ) -> Any:
         self._figures.sent_bytes += input_tensor.nbytes - output_tensor.nbytes
         with self._figures.waiting:
-            return distributed.reduce_scatter_tensor(output_tensor, input_tensor, group=group, op=op, async_op=async_op)
+            return _reduce_scatter(output_tensor, input_tensor, group=group, op=op, async_op=async_op)
