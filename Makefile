@@ -108,7 +108,7 @@ pictures: setup-dev  ## take the pictures of the pages in the documentation anew
 test-kube: setup-dev  ## the Kubernetes backend against a real API server (KUBEBUILDER_ASSETS=folder)
 	@test -x "$${KUBEBUILDER_ASSETS:-/usr/local/kubebuilder/bin}/kube-apiserver" \
 	  || { echo "There is no kube-apiserver in KUBEBUILDER_ASSETS. tests/needs.py says how to get one." >&2; exit 1; }
-	$(BIN)/python -m pytest -n 2 --dist loadfile tests/backends/kubernetes tests/api/customresources tests/e2e/kubernetes $(ARGS)
+	$(BIN)/python -m pytest -n 3 --dist loadfile tests/backends/kubernetes tests/api/customresources tests/e2e/kubernetes $(ARGS)
 
 # KUBECONFIG names a cluster whose nodes have the images of tests/node/images.sh, and in which these tests may install. Without it this
 # fails: it is what it is for.
