@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -79,7 +80,10 @@ async def test_an_agent_has_none_of_the_servers_files_and_secrets(
     await rig.backend.launch([rig.sleeper(contract.key())])
     await rig.until((rig.directory(contract.key()) / "env.json").exists, "the agent runs")
     agent = int((rig.directory(contract.key()) / "agent.pid").read_text().split()[0])
-    names = {path.readlink() for path in Path(f"/proc/{agent}/fd").iterdir()}
+    names = set()
+    for path in Path(f"/proc/{agent}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # the agent has closed it meanwhile
+            names.add(path.readlink())
     env = Path(f"/proc/{agent}/environ").read_bytes()
     os.close(secret)
     ours = {name for name in names if name.is_absolute() and not name.is_relative_to(rig.directory(contract.key()))}

@@ -139,3 +139,10 @@ async def still(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[dict[
         stills.serving(tmp_path_factory.mktemp("more"), more=True) as more,
     ):
         yield {"empty": empty, "full": full, "more": more}
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def answering(tmp_path: Path) -> AsyncIterator[stills.Still]:
+    """A server with some jobs that stands still and belongs to one test, which may change what is there."""
+    async with stills.serving(tmp_path, full=True) as full:
+        yield full

@@ -80,10 +80,10 @@ async def test_a_page_keeps_nobody_out_and_a_screen_reader_is_told_the_same_as_b
 
 @pytest.mark.parametrize("name", stills.ANSWERS)
 async def test_the_answer_to_a_form_keeps_nobody_out_either(
-    chromium: Browser, still: dict[str, stills.Still], name: str
+    chromium: Browser, answering: stills.Still, name: str
 ) -> None:
     path, typed, pressed = stills.ANSWERS[name]
-    watched = await opened(chromium, still["full"])
+    watched = await opened(chromium, answering)
     page = await watched.page(path)
     for field, text in typed.items():
         await page.locator(field).first.fill(text)
@@ -98,8 +98,8 @@ async def test_the_answer_to_a_form_keeps_nobody_out_either(
     compare(GOLDEN / f"answer-{name}.txt", told)
 
 
-async def test_a_form_of_an_ended_session_is_kept(chromium: Browser, still: dict[str, stills.Still]) -> None:
-    watched = await opened(chromium, still["full"])
+async def test_a_form_of_an_ended_session_is_kept(chromium: Browser, answering: stills.Still) -> None:
+    watched = await opened(chromium, answering)
     page = await watched.page("/users")
     await page.fill("input[name=user]", "typed-before")
     await watched.context.clear_cookies()
