@@ -57,11 +57,7 @@ async def test_each_pod_is_on_the_node_that_was_planned(rig: KubernetesRig) -> N
 
 
 async def test_a_quota_that_is_too_small_is_named(rig: KubernetesRig) -> None:  # noqa: F811
-    hard = {"requests.cpu": "1200m"}
-    path = rig.cluster.path("resourcequotas")
-    await rig.cluster.api.create(path, {"metadata": {"name": "small"}, "spec": {"hard": hard}}, objects.Bare)
-    status = {"status": {"hard": hard, "used": {"requests.cpu": "0"}}}  # else written by a controller
-    await rig.cluster.api.patch(f"{path}/small/status", status, objects.Bare)
+    await rig.cluster.quota("small", **{"requests.cpu": "1200m"})
     launches = gang(rig)
     with pytest.raises(errors.Unavailable, match="exceeded quota: small"):
         await rig.backend.launch(launches)

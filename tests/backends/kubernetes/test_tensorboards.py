@@ -141,11 +141,8 @@ async def test_the_life_of_a_tensorboard(rig: KubernetesRig, api: client.Client)
 
 @apiserver.needed
 async def test_one_that_is_refused_leaves_no_secret(rig: KubernetesRig, api: client.Client) -> None:  # noqa: F811
-    at, path = Cluster(rig, api), rig.cluster.path("resourcequotas")
-    hard = {"pods": "0"}
-    await api.create(path, {"metadata": {"name": "none"}, "spec": {"hard": hard}}, objects.Bare)
-    status = {"status": {"hard": hard, "used": {"pods": "0"}}}  # else written by a controller
-    await api.patch(f"{path}/none/status", status, objects.Bare)
+    at = Cluster(rig, api)
+    await rig.cluster.quota("none", pods="0")
     async with at.opened:
         with pytest.raises(errors.Forbidden, match="exceeded quota"):
             await at.way.make(JOB, backends.always)

@@ -299,18 +299,13 @@ def test_calls_fail_and_answers_are_lost(shell: FaultShell) -> None:
 
 def test_a_quota_that_is_too_small_holds_the_gang_back_whole(shell: FaultShell) -> None:
     """The job waits with the reason, nothing of it is bound, and it runs once there is enough."""
-    hard = {"requests.cpu": "4"}
-    path = shell.cluster.path("resourcequotas")
-    api = shell.cluster.api
-    shell.on_cluster(api.create(path, {"metadata": {"name": "small"}, "spec": {"hard": hard}}, objects.Bare))
-    status = {"status": {"hard": hard, "used": {"requests.cpu": "0"}}}  # else written by a controller
-    shell.on_cluster(api.patch(f"{path}/small/status", status, objects.Bare))
+    shell.on_cluster(shell.cluster.quota("small", **{"requests.cpu": "4"}))
     try:
         shell.begin("quota")
         shell.until(lambda: "exceeded quota: small" in shell.do("show", "quota").stdout, "the quota is named")
         assert not any(pod.spec.node_name for pod in shell.pods()), "no part of the gang is bound"
     finally:
-        shell.on_cluster(api.delete(f"{path}/small"))
+        shell.on_cluster(shell.cluster.api.delete(f"{shell.cluster.path('resourcequotas')}/small"))
     shell.is_whole("quota")
 
 

@@ -160,6 +160,26 @@ class Cluster:
         body = {"metadata": {"name": f"{self.namespace}-{name}"}, "spec": spec}
         return await self.api.create(f"/api/v1/namespaces/{namespace}/pods", body, objects.Pod)
 
+    async def quota(self, name: str, **hard: str) -> None:
+        """Limit the namespace, and wait until the API server obeys: its cache learns of a quota a moment later."""
+        path = self.path("resourcequotas")
+        await self.api.create(path, {"metadata": {"name": name}, "spec": {"hard": hard}}, objects.Bare)
+        status = {"hard": hard, "used": dict.fromkeys(hard, "0")}  # else written by a controller
+        await self.api.patch(f"{path}/{name}/status", {"status": status}, objects.Bare)
+        amounts = {"requests": {"cpu": "1000"}}
+        pod = {
+            "metadata": {"name": "too-large"},
+            "spec": {"containers": [{"name": "c", "image": "none", "resources": amounts}]},
+        }
+        for _ in range(600):
+            try:
+                await self.api.create(self.path("pods"), pod, objects.Bare)
+            except errors.Forbidden:
+                return
+            await self.api.delete(f"{self.path('pods')}/too-large", grace_s=0)
+            await asyncio.sleep(0.1)
+        raise AssertionError(f"the API server does not obey the quota {name}")
+
     # Volumes
 
     async def claim(self, name: str, phase: str = "Bound", **spec: object) -> None:
