@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import itertools
 import random
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -183,6 +185,45 @@ class TestLogs:
         assert await writing == 8
         assert await texts(other) == ["one", "other", "two", "goes on"]
 
+    async def test_readers_at_the_same_time(
+        self, logs: LogPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Each sees all that the other server has stored, whichever of them looks: at first, and at the end."""
+        one, other = logs
+        at = await one.append(W0, "stdout.0", 0, b"one\ntwo\n", at=1.0)
+        plain = durable.sync
+
+        def sync(fd: int) -> None:
+            time.sleep(0.05)
+            plain(fd)
+
+        monkeypatch.setattr(durable, "sync", sync)
+        assert await asyncio.gather(*(texts(other) for _ in range(3))) == [["one", "two"]] * 3
+        followers = [Follower(other) for _ in range(3)]
+        for follower in followers:
+            assert [await follower.next(), await follower.next()] == ["one", "two"]
+        monkeypatch.setattr(logfiles, "LOOK_S", 3600.0)
+        await one.append(W0, "stdout.0", at, b"three\n", at=2.0)
+        assert await asyncio.gather(*(follower.rest() for follower in followers)) == [["three"]] * 3
+        with contextlib.closing(logfiles.DirectoryLogs(tmp_path)) as started:
+            page, found = await asyncio.gather(
+                started.page(ALL, "end", before=9, after=0),
+                started.search(ALL, "start", tasklogs.LogSearch(text="t"), limit=1),
+            )
+        assert (len(page.lines), found.hits) == (3, 2)
+
+    async def test_a_server_that_starts_while_another_one_hangs(self, logs: LogPair, tmp_path: Path) -> None:
+        """It does not know yet what is stored, and must not say that nothing is."""
+        one, other = logs
+        await one.append(W0, "stdout.0", 0, b"one\n", at=1.0)
+        (path,) = tmp_path.rglob("stdout.0.log")
+        with path.open("r+b") as locked:
+            fcntl.flock(locked, fcntl.LOCK_EX)
+            for asked in (texts(other), other.length(W0, "stdout.0"), other.page(ALL, "end", before=1, after=0)):
+                with pytest.raises(errors.Unavailable, match="log could not be read: another server"):
+                    await asked
+        assert await texts(other) == ["one"]
+
     async def test_a_quota_counts_all_servers(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(joblogs, "RECOUNT_S", 0.0)
         with contextlib.ExitStack() as stack:
@@ -249,6 +290,21 @@ class TestMetrics:
         at = await writing
         await other.append(W0, 0, at, rows.row(1, 90, 90.0))
         assert rows.plain(await one.series("j-1")) == {"worker-0/0/loss": [(step, float(step)) for step in range(91)]}
+
+    async def test_a_quota_counts_all_servers(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Also where each has opened all streams, and then the other one stores more."""
+        monkeypatch.setattr(metricfiles, "RECOUNT_S", 0.0)
+        text = rows.walk(range(10))
+        with contextlib.ExitStack() as stack:
+            made = [metricfiles.DirectoryMetrics(tmp_path, quota_bytes=2 * len(text), shared=True) for _ in range(2)]
+            for one in made:
+                stack.callback(one.close)
+            await made[0].append(W0, 0, 0, text)
+            await made[1].append(W1, 0, 0, text[:40])
+            assert len(await made[0].series("j-1")) == len(await made[1].series("j-1"))
+            await made[1].append(W1, 0, 40, text[40:])
+            with pytest.raises(errors.TooLarge):
+                await made[0].append(W0, 0, len(text), rows.row(1, 10, 1.0))
 
     async def test_a_job_that_another_server_deletes(self, metrics: MetricPair, tmp_path: Path) -> None:
         one, other = metrics

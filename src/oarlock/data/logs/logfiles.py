@@ -64,21 +64,21 @@ class DirectoryLogs:
             job = self._jobs.get(key.job)
             return job.stream(key, stream).length()
 
-        return await self._on(self._readers, measure)
+        return await self._read(measure)
 
     async def streams(self, job: str) -> list[storage.StreamInfo]:
         def list_them() -> list[storage.StreamInfo]:
             found = self._looked(job)
             return [storage.StreamInfo(key=one.key, stream=one.name, length=one.length()) for one in found.listed()]
 
-        return await self._on(self._readers, list_them)
+        return await self._read(list_them)
 
     def shortages(self, key: attempts.TaskKey) -> dict[str, storage.Shortage]:
         return self._short.of(key)
 
     async def page(self, query: storage.LogQuery, place: str, *, before: int, after: int) -> tasklogs.LogPage:
         work = functools.partial(paging.page, query=query, place=place, before=before, after=after)
-        return await self._on(self._readers, lambda: work(self._looked(query.job)))
+        return await self._read(lambda: work(self._looked(query.job)))
 
     async def search(
         self, query: storage.LogQuery, place: str, search: tasklogs.LogSearch, *, limit: int
@@ -88,20 +88,20 @@ class DirectoryLogs:
         work = functools.partial(searching.search, query=query, place=place, wanted=search, limit=limit, stop=stop)
         self._searches.add(stop)
         try:
-            return await self._on(self._searchers, lambda: work(self._looked(query.job)))
+            return await self._read(lambda: work(self._looked(query.job)), self._searchers)
         finally:
             stop.now()
             self._searches.discard(stop)
 
     async def read(self, query: storage.LogQuery) -> AsyncIterator[tasklogs.Line]:
-        reader = await self._on(self._readers, lambda: reading.Reader(self._looked(query.job), query))
+        reader = await self._read(lambda: reading.Reader(self._looked(query.job), query))
         async for line in self._stored(reader, flush=True):
             yield line
 
     async def follow(
         self, query: storage.LogQuery, *, until: asyncio.Event | None = None
     ) -> AsyncIterator[tasklogs.Line]:
-        job = await self._on(self._readers, lambda: self._looked(query.job))
+        job = await self._read(lambda: self._looked(query.job))
         reader = reading.Reader(job, query)
         with job.notifier.subscribed() as notified:
             stopper = asyncio.create_task(notifying.set_when(until, notified)) if until is not None else None
@@ -113,14 +113,14 @@ class DirectoryLogs:
                     ending = until is not None and until.is_set()
                     notified.clear()
                     look = functools.partial(_news, job, reader, waits.due(), ending)
-                    batch, waiting = await self._on(self._readers, look)
+                    batch, waiting = await self._read(look)
                     for line in batch:
                         yield line
                     if batch:
                         waits.note(waiting)
                         continue
                     if ending:
-                        for line in await self._on(self._readers, reader.shortened):
+                        for line in await self._read(reader.shortened):
                             yield line
                         return
                     await notifying.wait(notified, self._pause_s(waits.note(waiting)))
@@ -141,8 +141,8 @@ class DirectoryLogs:
         return LOOK_S if wait_s is None else min(wait_s, LOOK_S)
 
     async def _stored(self, reader: reading.Reader, *, flush: bool) -> AsyncIterator[tasklogs.Line]:
-        lines = await self._on(self._readers, lambda: reader.stored(flush=flush))
-        while batch := await self._on(self._readers, lambda: list(itertools.islice(lines, reader.batch))):
+        lines = await self._read(lambda: reader.stored(flush=flush))
+        while batch := await self._read(lambda: list(itertools.islice(lines, reader.batch))):
             for line in batch:
                 yield line
 
@@ -165,6 +165,12 @@ class DirectoryLogs:
 
     async def _on(self, pool: futures.Executor, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(pool, work)
+
+    async def _read(self, work: Callable[[], T], pool: futures.Executor | None = None) -> T:
+        try:
+            return await self._on(pool or self._readers, work)
+        except OSError as error:
+            raise durable.unavailable(error, "the log", self._root, done="read") from error
 
     def _append(self, key: attempts.TaskKey, stream: str, offset: int, data: bytes, at: float) -> int:
         job = self._jobs.get(key.job)

@@ -10,6 +10,7 @@ the missing bytes.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -30,7 +31,7 @@ MISSING = (
 
 
 class Stream:
-    """One append-only file and its index. Writers use `held`; readers use `length`."""
+    """One append-only file and its index. Writers use `held`; readers, of which there may be several, `length`."""
 
     def __init__(
         self,
@@ -44,6 +45,7 @@ class Stream:
         self.path = path
         self._changed = changed
         self._lock = threading.RLock()
+        self._looking = threading.Lock()
         self._looked = False
         self._acknowledged = 0  # more than the file has, while bytes are missing
         self._file = appending.AppendOnly(path)
@@ -58,17 +60,45 @@ class Stream:
         return self.path.with_suffix(".lost")
 
     def length(self) -> int:
-        """Return the stored length. It leaves out bytes that are being written now, by this server or another one."""
+        """Return the stored length. It leaves out bytes that are being written now, by this server or another one.
+
+        Raises OSError where nothing is known yet and the file cannot be read; BlockingIOError where another server
+        does not end its write.
+        """
         file = self._file
-        if (not self._looked or file.size() != file.length) and self._lock.acquire(blocking=False):
-            try:
-                with file.locked(wait_s=READER_S):
-                    self._look()
-            except OSError:
-                pass  # what is known is shown
-            finally:
-                self._lock.release()
+        if not self._looked:
+            self._look_first()
+        elif file.size() != file.length:
+            self._look_again()
         return file.length
+
+    def _look_first(self) -> None:
+        if not self._lock.acquire(timeout=appending.LOCK_S):
+            raise BlockingIOError(errno.EAGAIN, "the last write has not ended")
+        try:
+            if not self._looked:
+                with self._file.locked():
+                    self._look()
+        finally:
+            self._lock.release()
+
+    def _look_again(self) -> None:
+        """Look at what has changed, or wait for the reader that looks already. What is known stays so on a failure, and
+        while this server writes: its write looks, too, and readers are told when it ends.
+        """
+        if not self._looking.acquire(timeout=appending.LOCK_S):
+            return
+        try:
+            if self._file.size() != self._file.length and self._lock.acquire(blocking=False):
+                try:
+                    with self._file.locked(wait_s=READER_S):
+                        self._look()
+                except OSError:
+                    pass
+                finally:
+                    self._lock.release()
+        finally:
+            self._looking.release()
 
     @contextlib.contextmanager
     def held(self, *, create: bool) -> Iterator[int]:

@@ -214,7 +214,7 @@ class JobMetrics:
         if self._bytes is None or (self._shared and time.monotonic() - self._counted_at > RECOUNT_S):
             self.look()
             self._counted_at = time.monotonic()
-            self._bytes = sum(one.stored_bytes for one in self.streams())
+            self._bytes = sum(one.bytes_on_disk() for one in self.streams())
         if self._bytes + more > quota_bytes:
             raise errors.TooLarge(
                 f"the job's metrics have reached their quota of {quota_bytes:,} bytes",
@@ -249,9 +249,16 @@ class Stream:
 
     @property
     def stored_bytes(self) -> int:
-        if self._raw is None:
-            return sum(path.stat().st_size for path in self._folder.glob("*")) if self._folder.exists() else 0
-        return self._chunks.length + self._raw.length
+        """What is known to be stored, within `held`."""
+        return self._chunks.length + (self._raw.length if self._raw is not None else 0)
+
+    def bytes_on_disk(self) -> int:
+        """Return the size of the files, those included that another server has written."""
+        total = 0
+        for path in self._folder.glob("*"):
+            with contextlib.suppress(FileNotFoundError):  # another server makes a chunk of it
+                total += path.stat().st_size
+        return total
 
     @contextlib.contextmanager
     def held(self, *, begin: bool = False, write: bool = False) -> Iterator[None]:
