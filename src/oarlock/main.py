@@ -193,9 +193,10 @@ class Server:
         self, store: stores.Store, kept: Kept, engine: Engine, measured: meters.Meters, url: str
     ) -> provided.Services:
         from oarlock.api.jobs import capabilities
-        from oarlock.api.process import crossing, health, serverlog
+        from oarlock.api.process import crossing, examination, health, serverlog
         from oarlock.api.security import authentication
         from oarlock.api.services import forecaster, inbox, provided, wakes
+        from oarlock.client import programs
         from oarlock.controllers import nodeclasses
 
         root, settings = self._settings.home, self._settings
@@ -203,6 +204,7 @@ class Server:
         woken = wakes.Wakes(store, time.monotonic, measured.queue_wait_s.observe)
         secret = self._home.task_secret(secrets.token_bytes)
         words: frozenset[str] = capabilities.LOCAL
+        examine = examination.Examination(lambda: programs.find(os.environ.get("PATH")), time.monotonic)
         if settings.backend == configuration.KUBERNETES:
             own = settings.kubernetes
             words = capabilities.kubernetes(own.offered, own.profile_mounts(), own.checkpoint_claim, own.checkpoint_url)
@@ -241,6 +243,7 @@ class Server:
             manifests=crossing.crossed(over, engine.manifests) if engine.manifests else None,
             tensorboards=crossing.TensorBoards(over, engine.tensorboards) if engine.tensorboards else None,
             forecaster=forecaster.Forecaster(names=privacy.Names(settings.private_jobs, secret)),
+            examine=examine if settings.backend == configuration.LOCAL else None,
             snapshot_limit_bytes=settings.snapshot_limit_bytes,
             settings=settings.shown,
             hosts=settings.hosts,
@@ -479,7 +482,7 @@ class Engine:
                 provisioning.Provisioning(store, self.adds, leader, clock=clock, report=report, rules=settings.rules),
                 tensorboards.TensorBoards(store, self.tensorboards, leader, clock=clock),
                 measuring.Measuring(store, leader, clock=clock, report=report),
-                sampling.Sampling(store, leader, clock=clock),
+                sampling.Sampling(store, leader, clock=clock, rules=settings.rules),
                 retention.Retention(
                     store,
                     leader,

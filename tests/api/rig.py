@@ -157,6 +157,7 @@ class Rig:
         self.checkpoints = checkpoints.CheckpointDirectories(home / "checkpoints")
         self.results = results.ResultDirectories(home / "results", home / "files")
         self.problems: dict[str, str] = {}
+        self.programs: bodies.Programs | None = None
         self.reports: list[tuple[str, dict[str, object]]] = []
         self.executed: list[Echo] = []
         self.tensorboards = Boards()
@@ -176,6 +177,7 @@ class Rig:
             files=jobfiles.DirectoryJobFiles(home),
             received=receivedfiles.DirectoryReceivedFiles(home),
             health=self._health,
+            examine=self._examine,
             about=provided.About(
                 version="0",
                 backend="local",
@@ -310,6 +312,9 @@ class Rig:
 
     async def _health(self) -> dict[str, str]:
         return self.problems
+
+    async def _examine(self) -> bodies.Programs | None:
+        return self.programs
 
     def _shutdown(self) -> None:
         self.shutdowns += 1

@@ -6,6 +6,7 @@ import json
 import os
 from pathlib import Path
 
+import click
 import pytest
 from tests.cli import typed
 from tests.client import live
@@ -216,6 +217,44 @@ def test_a_wrong_token_is_said(type_: Typed, server: live.LiveServer, monkeypatc
     code, _, err = type_("ps", "--token", "wrong")
     assert code == 1
     assert "oarlock login" in err
+
+
+MOMENTS = [
+    (words, option)
+    for words, options in {
+        ("ps",): ("--since", "--until"),
+        ("logs", "any"): ("--since", "--until"),
+        ("nodes",): ("--since", "--until"),
+        ("pools",): ("--since",),
+        ("usage",): ("--since",),
+        ("simulate",): ("--recorded",),
+        ("simulate", "--on-server"): ("--recorded",),
+    }.items()
+    for option in options
+]
+
+
+@pytest.mark.parametrize(("words", "option"), MOMENTS)
+def test_a_wrong_moment_names_its_option(
+    type_: Typed, server: live.LiveServer, words: tuple[str, ...], option: str
+) -> None:
+    code, _, err = type_(*words, option, "yesterday")
+    assert code == 2
+    assert err.startswith(f"Error: {option}: 'yesterday' is not a valid time"), err
+
+
+def test_every_option_that_names_a_moment_is_tried() -> None:
+    context = click.Context(main.root, info_name="oarlock")
+    commands = {verb: main.root.get_command(context, verb) for verb in main.root.list_commands(context)}
+    found = {
+        (verb, option)
+        for verb, command in commands.items()
+        for one in (command.params if command is not None else ())
+        for option in one.opts
+        if option in {"--since", "--until", "--recorded"}
+    }
+    length = {("simulate", "--until")}  # of the simulation
+    assert found - length == {(words[0], option) for words, option in MOMENTS}
 
 
 def test_errors_for_programs_are_json(type_: Typed, server: live.LiveServer) -> None:

@@ -11,7 +11,7 @@ from tests.controllers.plant import OfControllers, Phase, Plant, machine
 
 from oarlock.backends import fake
 from oarlock.controllers import sampling
-from oarlock.spec import holdings
+from oarlock.spec import attempts, events, holdings, plans
 from oarlock.spec.cluster import pools, samples
 
 LONG = fake.Behaviour(at_barrier=True, lingers=True)
@@ -20,7 +20,9 @@ LONG = fake.Behaviour(at_barrier=True, lingers=True)
 def made(plant: Plant, *, leads: bool = True) -> sampling.Sampling:
     """The controller of a server that leads for ever, or never."""
     leading: Any = types.SimpleNamespace(epoch=plant.server.leading.epoch if leads else None)
-    return sampling.Sampling(OfControllers(plant.store), leading, clock=plant.clock)
+    return sampling.Sampling(
+        OfControllers(plant.store), leading, clock=plant.clock, rules=plans.Rules(), monotonic=lambda: 0.0
+    )
 
 
 async def stored(plant: Plant) -> list[samples.Sample]:
@@ -46,7 +48,7 @@ async def test_a_sample_has_the_use_and_the_entitlements_of_the_moment() -> None
     assert found.at == plant.now
     held = [one for one in await plant.store.read(lambda view: view.holdings()) if one.node == "n0"]
     assert sum((one.amount for one in held), holdings.Resources()).gpus == 3
-    assert found.devices == {"h100": samples.Devices(used=3.0, idle=1.0, not_ready=2.0)}
+    assert found.devices == {"h100": samples.Devices(used=3.0, idle=1.0, not_ready=2.0, reserved=0.0)}
     assert {name: one.used["gpus"] for name, one in found.pools.items()} == {
         "default": 0.0,
         "research": 3.0,
@@ -54,6 +56,24 @@ async def test_a_sample_has_the_use_and_the_entitlements_of_the_moment() -> None
     }
     assert found.pools["vision"].entitled["gpus"] == pytest.approx(found.pools["research"].entitled["gpus"])
     assert sum(found.pools[name].entitled["gpus"] for name in ("default", "research")) == pytest.approx(4.0)
+
+
+async def test_idle_devices_where_the_first_waiting_job_should_start_are_reserved() -> None:
+    plant = Plant(machines=[machine("n0", devices=4), machine("n1", devices=1)])
+    job = await plant.submit("{timeout: 1h, roles: {worker: {gpus: 3}}}")
+    plant.behaviours[job] = LONG
+    await plant.until_phase(job, Phase.PROCESSING)
+    for step in (500, 600):
+        plant.now += 0.5
+        progress = attempts.Progress(step=step, total_steps=1000, at=plant.now)
+        await plant.tell(job, events.TaskReported(key=attempts.TaskKey(job, 1, "worker", 0, 1), progress=progress))
+    await made(plant).tick()
+    await plant.submit("{roles: {worker: {gpus: 4}}}")
+    plant.now += 1.0
+    await made(plant).tick()
+    before, after = [one.devices["h100"] for one in await stored(plant)]
+    assert before == samples.Devices(used=3.0, idle=2.0, reserved=0.0)
+    assert after == samples.Devices(used=3.0, idle=1.0, reserved=1.0), "the job needs all four devices of n0"
 
 
 async def test_samples_are_taken_every_few_minutes_and_forgotten_after_a_month() -> None:

@@ -12,6 +12,7 @@ from tests.api import rig as rigs
 from tests.api.jobs import test_outlook
 from tests.web import browsers
 
+from oarlock.api.administration import server
 from oarlock.spec import bodies, events, holdings, plans, refusals
 from oarlock.spec.cluster import samples
 from oarlock.store.sql import filesystems
@@ -69,10 +70,13 @@ def test_a_day_of_devices() -> None:
     (day,) = deviceday.days([state], [held(0.0, half, 0), held(half, None, 0, 1), held(0.0, None, 0, node="gone")], now)
     assert (day.type, day.total, day.most) == ("h100", 2, 2.0)
     assert abs(day.held - 1.5) < 0.02
-    assert (day.not_ready, round(day.idle, 1)) == (None, 0.5), "no sample tells of nodes that were not ready"
+    assert (day.not_ready, day.reserved, round(day.idle, 1)) == (None, None, 0.5), "no sample tells the rest"
     told = [samples.Sample(at=1.0, devices={"h100": samples.Devices(1.0, 1.0 - lost, lost)}) for lost in (0.0, 0.5)]
     (day,) = deviceday.days([state], [], now, told)
-    assert (day.not_ready, day.idle) == (0.25, 1.75)
+    assert (day.not_ready, day.reserved, day.idle) == (0.25, None, 1.75), "samples of an earlier version"
+    told = [samples.Sample(at=1.0, devices={"h100": samples.Devices(1.0, 0.5, 0.0, 0.5)}), *told[1:]]
+    (day,) = deviceday.days([state], [], now, told)
+    assert (day.not_ready, day.reserved, day.idle) == (0.25, 0.5, 1.25)
     (idle,) = deviceday.days([state], [held(0.0, now - 2 * deviceday.DAY_S, 0)], now)
     assert (idle.held, idle.most) == (0.0, 0.0)
 
@@ -145,9 +149,20 @@ async def test_administrators_see_what_doctor_would_find(rig: browsers.WebRig, m
     monkeypatch.setattr(filesystems, "kind", lambda path, mounts: "nfs4")
     small = os.statvfs_result((4096, 4096, 1 << 10, 1 << 10, 1 << 10, 1, 1, 1, 0, 255))
     monkeypatch.setattr(os, "statvfs", lambda path: small)
+    monkeypatch.setattr(server, "file_skew_s", lambda home, clock: 90.0)
+    rig.programs = bodies.Programs(
+        python=bodies.Python(path="/bin/python", version="3.12.1"), gpus=bodies.Driver(tool="x", silence="mismatch")
+    )
     async with rig.browser("root") as browser:
         text = browsers.text((await browser.get("/")).text)
-    for said in ("network file system (nfs4)", "data loaders with workers crash", "can be read by others (mode 644)"):
+    for said in (
+        "network file system (nfs4)",
+        "data loaders with workers crash",
+        "can be read by others (mode 644)",
+        "get a time 90 s ahead of the clock",
+        "jobs use /bin/python (Python 3.12.1), which has no torch",
+        "the GPU driver does not answer: mismatch",
+    ):
         assert said in text
     async with rig.browser("ann") as browser:
         assert "nfs4" not in browsers.text((await browser.get("/")).text)

@@ -7,8 +7,6 @@ judgement and the words are in `oarlock.display.findings`.
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -17,14 +15,12 @@ from pathlib import Path
 import msgspec
 
 import oarlock
-from oarlock.client import places, settings
+from oarlock.client import places, programs, settings
 from oarlock.client.synchronous import clients
 from oarlock.display import findings
 from oarlock.spec import errors
-from oarlock.spec.hints import extras
 
 _CLOCK_SLACK_S = 86_400.0
-_TIMEOUT_S = 30.0
 
 
 def _disk(path: Path) -> tuple[int, int]:
@@ -198,23 +194,7 @@ def port(around: Surroundings) -> Findings:
 
 def python(around: Surroundings) -> Findings:
     """Check the `python` of a job, which is the one of this shell."""
-    found = shutil.which("python", path=around.environ.get("PATH"))
-    if found is None:
-        yield findings.python_missing()
-        return
-    code = "import sys, importlib.util as u; print(sys.version.split()[0], u.find_spec('torch') is not None)"
-    try:
-        done = subprocess.run(
-            [found, "-c", code], capture_output=True, text=True, timeout=_TIMEOUT_S, check=True, cwd="/"
-        )
-        version, has_torch = done.stdout.split()
-    except (OSError, ValueError, subprocess.SubprocessError) as error:
-        yield findings.python_broken(found, errors.words(error))
-        return
-    if has_torch == "True":
-        yield findings.good("python", f"{found} is Python {version} with torch")
-    else:
-        yield findings.torch_missing(found, version, extras.command("torch", python=found))
+    yield findings.python(programs.python(around.environ.get("PATH")))
 
 
 def cgroups(around: Surroundings) -> Findings:
@@ -243,21 +223,7 @@ def _writable(group: Path) -> bool:
 
 
 def gpus(around: Surroundings) -> Findings:
-    tool = shutil.which("nvidia-smi", path=around.environ.get("PATH"))
-    if tool is None:
-        yield findings.gpu_tools_missing(device=Path("/dev/nvidia0").exists())
-        return
-    command = [tool, "--query-gpu=name,driver_version", "--format=csv,noheader"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
-    except (OSError, subprocess.SubprocessError) as error:
-        yield findings.gpu_tool_broken(errors.words(error))
-        return
-    if done.returncode:
-        said = (done.stdout + done.stderr).strip().splitlines()
-        yield findings.gpu_driver_silent(said[0] if said else "nvidia-smi failed without a message")
-    else:
-        yield findings.good("gpus", "; ".join(done.stdout.strip().splitlines()))
+    yield findings.gpus(programs.gpus(around.environ.get("PATH")))
 
 
 def kubernetes(around: Surroundings) -> Findings:

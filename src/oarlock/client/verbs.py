@@ -158,10 +158,10 @@ def exit_code(phase: phases.Phase, code: int | None) -> int:
     return code or {phases.Phase.CANCELED: 130, phases.Phase.HALTED: 130}.get(phase, 1)
 
 
-def since_of(text: str, now: float | None = None, zone: tzinfo | None = None) -> float:
+def since_of(text: str, now: float | None = None, zone: tzinfo | None = None, *, path: str = "since") -> float:
     """Return Unix seconds from a time ago (`10m`), from Unix seconds, or from a date (`2026-01-31T12:00`).
 
-    A date that names no zone is one of `zone`, by default of this machine's.
+    A date that names no zone is one of `zone`, by default of this machine's. `path` is the field that an error names.
     """
     from oarlock.spec.input import quantities
 
@@ -178,5 +178,5 @@ def since_of(text: str, now: float | None = None, zone: tzinfo | None = None) ->
         return (read.replace(tzinfo=zone) if read.tzinfo is None else read).timestamp()
     except (ValueError, OverflowError, OSError) as error:
         raise errors.InvalidInput(
-            f"{text!r} is not a valid time", path="since", hint="Write 10m, 2h, or 2026-01-31T12:00."
+            f"{text!r} is not a valid time", path=path, hint="Write 10m, 2h, or 2026-01-31T12:00."
         ) from error

@@ -1,22 +1,31 @@
 """Samples of the cluster's use, so that the pages can show it over time.
 
 Entitlements depend on the demand of the moment, and a node that was lost leaves no trace once it is back: neither can
-be worked out later. A sample is taken every few minutes, and kept for a month.
+be worked out later. Nor can the devices that were reserved, which a forecast tells: it knows the running jobs' own
+words on their ends, and not the durations of earlier jobs. A sample is taken every few minutes, and kept for a month.
 """
 
 from __future__ import annotations
 
+import asyncio
 import collections
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence, Set
+from typing import NamedTuple
 
 from oarlock.controllers import leadership
+from oarlock.scheduler import gangs
+from oarlock.scheduler.forecasting import forecasts
 from oarlock.scheduler.pools import standing
-from oarlock.spec import holdings, jobs
+from oarlock.spec import holdings, jobs, phases, plans
 from oarlock.spec.cluster import nodes, pools, pooltrees, samples
 from oarlock.store import stores
 
 PERIOD_S = 300.0
 KEPT_S = 31 * 86_400.0
+
+Device = tuple[str, int]
+"""A node's name, and the index of a device."""
 
 
 class Sampling:
@@ -28,12 +37,16 @@ class Sampling:
         leading: leadership.Leading,
         *,
         clock: Callable[[], float],
+        rules: plans.Rules,
+        monotonic: Callable[[], float] = time.monotonic,
         period_s: float = PERIOD_S,
         kept_s: float = KEPT_S,
     ) -> None:
         self._store = store
         self._leading = leading
         self._clock = clock
+        self._rules = rules
+        self._monotonic = monotonic
         self._period_s = period_s
         self._kept_s = kept_s
         self._due = 0.0
@@ -47,10 +60,10 @@ class Sampling:
             return
         self._due = now + self._period_s
 
-        def look(view: stores.View) -> samples.Sample:
-            return sample(now, view.nodes(), view.pools(), view.active(), view.holdings())
+        def look(view: stores.View) -> Cluster:
+            return Cluster(view.nodes(), view.pools(), view.active(), view.holdings())
 
-        found = await self._store.read(look)
+        found = await asyncio.to_thread(self._sample, await self._store.read(look), now)
 
         def write(tx: stores.Transaction) -> None:
             tx.add_sample(found)
@@ -58,15 +71,49 @@ class Sampling:
 
         await self._store.write(write, epoch=epoch)
 
+    def _sample(self, cluster: Cluster, now: float) -> samples.Sample:
+        began = self._monotonic()
+        return sample(now, cluster, promised(cluster, self._rules, now, lambda: self._monotonic() - began))
 
-def sample(
-    now: float,
-    machines: Sequence[nodes.Node],
-    declared: Sequence[pools.Pool],
-    active: Sequence[jobs.Job],
-    held: Sequence[holdings.Holding],
-) -> samples.Sample:
-    """Return the sample of a moment."""
+
+class Cluster(NamedTuple):
+    """What is sampled, as it stands in the store."""
+
+    machines: Sequence[nodes.Node]
+    declared: Sequence[pools.Pool]
+    active: Sequence[jobs.Job]
+    held: Sequence[holdings.Holding]
+
+
+def promised(cluster: Cluster, rules: plans.Rules, now: float, spent: forecasts.Spent) -> set[Device]:
+    """Return the devices where the first waiting job with a known start is expected to start.
+
+    `spent` gives the seconds since the beginning: a forecast ends within its own budget.
+    """
+    claims: dict[str, list[holdings.Holding]] = collections.defaultdict(list)
+    for one in cluster.held:
+        claims[one.job].append(one)
+    waiting = [job for job in cluster.active if job.phase is phases.Phase.QUEUED and job.live is None]
+    if not waiting:
+        return set()
+    running = [job for job in cluster.active if job.id in claims]
+    snapshot = plans.Snapshot(
+        nodes=tuple(cluster.machines),
+        pools=tuple(cluster.declared),
+        waiting=tuple(gangs.gang(job, of=rules.profiles) for job in waiting),
+        running=tuple(gangs.running(job, claims[job.id], of=rules.profiles) for job in running),
+        rules=rules,
+    )
+    bounded = {job.id for job in running if job.live is None or all(task.left_s is None for task in job.live.tasks)}
+    found = forecasts.forecasts(snapshot, now, spent, bounded).values()
+    starts = [one for one in found if one.when is plans.When.LATER and one.placement]
+    first = min(starts, key=lambda one: one.position, default=None)
+    return {(one.node, index) for one in first.placement for index in one.devices} if first is not None else set()
+
+
+def sample(now: float, cluster: Cluster, kept: Set[Device] = frozenset()) -> samples.Sample:
+    """Return the sample of a moment. `kept` are the devices where the first waiting job is expected to start."""
+    machines, declared, active, held = cluster
     found = standing.of(machines, declared, active, held)
     known = {pool.name: pool for pool in declared} | {
         name: pools.Pool(name=name) for name in found.entitled if name not in {pool.name for pool in declared}
@@ -78,7 +125,7 @@ def sample(
             used[name] += amount
     return samples.Sample(
         at=now,
-        devices=_devices(machines, held),
+        devices=_devices(machines, held, kept),
         pools={
             name: samples.PoolUse(
                 used={"gpus": used[name].devices, "cpus": used[name].cpus_milli / 1000},
@@ -89,16 +136,22 @@ def sample(
     )
 
 
-def _devices(machines: Iterable[nodes.Node], held: Iterable[holdings.Holding]) -> dict[str, samples.Devices]:
-    taken: dict[tuple[str, int], float] = collections.defaultdict(float)
+def _devices(
+    machines: Iterable[nodes.Node], held: Iterable[holdings.Holding], kept: Set[Device]
+) -> dict[str, samples.Devices]:
+    taken: dict[Device, float] = collections.defaultdict(float)
     for one in held:
         for index in one.devices:
             taken[one.node, index] += one.amount.devices / len(one.devices)
-    sums: dict[str, tuple[float, float, float]] = {}
+    sums: dict[str, dict[str, float]] = {}
     for node in machines:
         for device in node.devices:
-            used = min(1.0, taken[node.name, device.index])
-            used, idle, lost = (used, 1.0 - used, 0.0) if node.ready else (0.0, 0.0, 1.0)
-            before = sums.get(device.type, (0.0, 0.0, 0.0))
-            sums[device.type] = before[0] + used, before[1] + idle, before[2] + lost
-    return {kind: samples.Devices(*(round(one, 6) for one in found)) for kind, found in sorted(sums.items())}
+            used = min(1.0, taken[node.name, device.index]) if node.ready else 0.0
+            rest = "not_ready" if not node.ready else "reserved" if (node.name, device.index) in kept else "idle"
+            counted = sums.setdefault(device.type, dict.fromkeys(("used", "idle", "not_ready", "reserved"), 0.0))
+            counted["used"] += used
+            counted[rest] += 1.0 - used
+    return {
+        kind: samples.Devices(**{name: round(amount, 6) for name, amount in found.items()})
+        for kind, found in sorted(sums.items())
+    }

@@ -11,6 +11,7 @@ import msgspec
 
 from oarlock.display import marks
 from oarlock.spec import bodies
+from oarlock.spec.hints import extras
 from oarlock.spec.input import quantities
 
 LEAST_DISK_BYTES = 1 << 30
@@ -89,6 +90,10 @@ def of_server(home: str, state: bodies.ServerState) -> list[Finding]:
         found.append(file_system(home, state.file_system))
     if state.shared_memory_bytes:
         found.append(shared_memory("/dev/shm", state.shared_memory_bytes))
+    if state.file_skew_s is not None:
+        found.append(file_clock(home, state.file_skew_s))
+    if state.programs is not None:
+        found += [python(state.programs.python), gpus(state.programs.gpus)]
     return [*found, *(token_file(f"{home}/{name}", mode) for name, mode in state.readable.items())]
 
 
@@ -179,24 +184,22 @@ def port_taken(why: str) -> Finding:
     )
 
 
-def python_missing() -> Finding:
-    return problem(
-        "python",
-        "there is no `python` on the PATH that jobs get",
-        "Activate a virtual environment, or use `python3` in commands.",
-    )
-
-
-def python_broken(path: str, why: str) -> Finding:
-    return problem("python", f"{path} does not run: {why}", "Repair the virtual environment, or activate another one.")
-
-
-def torch_missing(path: str, version: str, install: str) -> Finding:
-    return problem(
-        "torch",
-        f"jobs use {path} (Python {version}), which has no torch",
-        f"{install}\nJobs without torch can run with --framework plain.",
-    )
+def python(found: bodies.Python) -> Finding:
+    """Judge the `python` of a job."""
+    if not found.path:
+        said = "there is no `python` on the PATH that jobs get"
+        return problem("python", said, "Activate a virtual environment, or use `python3` in commands.")
+    if found.fault:
+        said = f"{found.path} does not run: {found.fault}"
+        return problem("python", said, "Repair the virtual environment, or activate another one.")
+    if not found.torch:
+        install = extras.command("torch", python=found.path)
+        return problem(
+            "torch",
+            f"jobs use {found.path} (Python {found.version}), which has no torch",
+            f"{install}\nJobs without torch can run with --framework plain.",
+        )
+    return good("python", f"{found.path} is Python {found.version} with torch")
 
 
 def cgroups_v1(usable: list[str]) -> Finding:
@@ -219,13 +222,16 @@ def cgroups_v2(place: str, *, delegated: bool) -> Finding:
 WITHOUT_CGROUPS = "CPU and memory limits are not enforced, and a process that leaves its session may outlive its job"
 
 
-def gpu_tools_missing(*, device: bool) -> Finding:
-    return info("gpus", "there is a GPU, but no driver tools" if device else "no NVIDIA driver: jobs get no GPUs")
-
-
-def gpu_driver_silent(said: str) -> Finding:
-    return warning("gpus", f"the GPU driver does not answer: {said}", "Reload the driver, or restart the machine.")
-
-
-def gpu_tool_broken(why: str) -> Finding:
-    return warning("gpus", f"nvidia-smi does not run: {why}", "Install the driver again, or restart the machine.")
+def gpus(driver: bodies.Driver) -> Finding:
+    """Judge the GPU driver of a machine."""
+    if not driver.tool:
+        return info(
+            "gpus", "there is a GPU, but no driver tools" if driver.device else "no NVIDIA driver: jobs get no GPUs"
+        )
+    if driver.fault:
+        said = f"nvidia-smi does not run: {driver.fault}"
+        return warning("gpus", said, "Install the driver again, or restart the machine.")
+    if driver.silence:
+        said = f"the GPU driver does not answer: {driver.silence}"
+        return warning("gpus", said, "Reload the driver, or restart the machine.")
+    return good("gpus", "; ".join(driver.devices))

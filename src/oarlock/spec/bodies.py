@@ -416,13 +416,43 @@ class TokenList(Page[users.Token], frozen=True):
     """The tokens of a user: their notes and digests, and never the tokens."""
 
 
+class Python(msgspec.Struct, frozen=True, kw_only=True):
+    """The `python` of a PATH, empty without one. `fault` says why it does not run."""
+
+    path: str = ""
+    version: str = ""
+    torch: bool = False
+    fault: str = ""
+
+
+class Driver(msgspec.Struct, frozen=True, kw_only=True):
+    """The GPU driver, by its tool: the devices, or why it does not answer (`silence`), or does not run (`fault`).
+
+    `tool` is empty where there is none; `device` tells whether there is a GPU then.
+    """
+
+    tool: str = ""
+    devices: tuple[str, ...] = ()
+    silence: str = ""
+    fault: str = ""
+    device: bool = False
+
+
+class Programs(msgspec.Struct, frozen=True, kw_only=True):
+    """The programs of a machine that its jobs use."""
+
+    python: Python
+    gpus: Driver
+
+
 class ServerState(msgspec.Struct, frozen=True, kw_only=True):
     """The server as its administrators see it. `problems` are by part: none means ready.
 
     `settings` has those with which it was started, without secrets. `expires_at` is the end of the leader's term.
     The disk is the one with the server's home, `file_system` its type; `shared_memory_bytes` is the size of the
     machine's shared memory. 0, or empty: it could not be read. `readable` are the secret files of the home that others
-    than its owner may read, each with its mode.
+    than its owner may read, each with its mode. `file_skew_s` tells how far the times of new files in the home are
+    ahead of the clock. `programs` is None where jobs do not run on the server's machine, and until it was read.
     """
 
     settings: dict[str, str]
@@ -436,6 +466,8 @@ class ServerState(msgspec.Struct, frozen=True, kw_only=True):
     file_system: str = ""
     shared_memory_bytes: int = 0
     readable: dict[str, int] = {}
+    file_skew_s: float | None = None
+    programs: Programs | None = None
 
 
 class NewUser(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

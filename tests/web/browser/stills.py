@@ -170,7 +170,7 @@ async def _fill(rig: browsers.WebRig) -> None:
     await rig.happen(behind.id, events.Refused(refusal=no_room))
     for age in (3900.0, 3600.0, 300.0):
         use = samples.PoolUse(used={"gpus": 1.0}, entitled={"gpus": 1.5})
-        devices = {"h100": samples.Devices(1.0, 0.75, 0.25)}
+        devices = {"h100": samples.Devices(1.0, 0.5, 0.25, 0.25)}
         one = samples.Sample(at=rig.clock.now - age, devices=devices, pools={"default": use})
         await rig.store.write(lambda tx, one=one: tx.add_sample(one))
     rig.clock.now += 90

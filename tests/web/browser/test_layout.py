@@ -57,3 +57,39 @@ async def test_a_page_stays_where_it_is_while_it_loads(
     shifted = await page.evaluate("window.shifted")
     await watched.context.close()
     assert shifted <= MOST_SHIFT
+
+
+BROKEN = """() => [...document.querySelectorAll("main tbody th, main tbody td")].flatMap((cell) => {
+  const text = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
+  const found = [];
+  for (let node = text.nextNode(); node; node = text.nextNode()) {
+    for (const { 0: word, index } of node.data.matchAll(/[a-zA-Z]+/g)) {
+      const range = document.createRange();
+      range.setStart(node, index);
+      range.setEnd(node, index + word.length);
+      if (new Set([...range.getClientRects()].map((one) => one.top)).size > 1) found.push(word);
+    }
+  }
+  return found;
+})"""
+LENGTHEN = """() => {
+  const name = document.querySelector("[data-table=waiting] tbody th a");
+  name.textContent = "n".repeat(200);
+  return [name.closest("th").getBoundingClientRect().width, document.documentElement.scrollWidth - innerWidth];
+}"""
+
+
+@pytest.mark.parametrize("width", [1280, 360])
+async def test_a_word_of_a_table_is_broken_only_where_it_is_very_long(
+    chromium: Browser, still: dict[str, stills.Still], width: int
+) -> None:
+    watched = await test_stills.opened(chromium, still["full"])
+    page = await watched.page("/")
+    await page.set_viewport_size({"width": width, "height": 800})
+    await test_stills.complete(page)
+    broken = await page.evaluate(BROKEN)
+    wide, sideways = await page.evaluate(LENGTHEN)
+    await watched.context.close()
+    assert broken == []
+    assert wide <= 200, "a long name takes no more room than its column has"
+    assert sideways <= 0

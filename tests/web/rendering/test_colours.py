@@ -164,6 +164,37 @@ def test_marks_stand_out_from_their_ground(name: str) -> None:
     assert contrast(found["blue"], found["line"]) >= LEAST_CONTRAST, "the used part of a bar from the open part"
 
 
+def rule(selector: str) -> dict[str, str]:
+    """Return the declarations of a rule of the style sheet."""
+    found = re.search(rf"(?<![\w-]){re.escape(selector)} \{{([^}}]*)\}}", SHEET)
+    assert found is not None, selector
+    return dict(re.findall(r"([\w-]+): ([^;]+);", found[1]))
+
+
+def blended(colour: str, ground: str, part: float) -> str:
+    """Return a colour on its ground, of which `part` covers it, as a browser blends them."""
+    pairs = [(int(colour[at : at + 2], 16), int(ground[at : at + 2], 16)) for at in (1, 3, 5)]
+    return "#" + "".join(f"{round(part * over + (1 - part) * under):02x}" for over, under in pairs)
+
+
+@pytest.mark.parametrize("name", ["light", "dark"])
+def test_a_forecast_stands_out_from_its_ground_and_from_what_is_held(name: str) -> None:
+    """Its area is paler than any mark may be, so its edge has to stand out."""
+    found, drawn = theme(name), rule("svg .forecast")
+    whole = float(drawn.get("opacity", 1))
+    marked = {one: rule(f"svg .{one.replace('series', 'fill')}")["color"] for one in (*SERIES, *STATES)}
+    assert marked == {one: f"var(--{one})" for one in marked}
+    assert drawn["stroke"] == "currentColor"
+    edge = whole * float(drawn.get("stroke-opacity", 1))
+    low = {
+        (one, ground): round(by, 2)
+        for one, ground in itertools.product(marked, GROUNDS)
+        if (by := contrast(blended(found[one], found[ground], edge), found[ground])) < LEAST_CONTRAST
+    }
+    assert low == {}
+    assert whole * float(drawn["fill-opacity"]) <= 0.5, "paler than what is held"
+
+
 def test_the_dark_theme_is_one_whether_chosen_or_the_system_s() -> None:
     assert theme("dark") == theme("system")
     assert theme("dark").keys() == theme("light").keys()

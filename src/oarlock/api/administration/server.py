@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import tempfile
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +56,15 @@ def _space(path: str) -> tuple[int, int]:
     return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
 
 
+def file_skew_s(home: str, clock: Callable[[], float]) -> float | None:
+    """Return how far the time of a new file is ahead of the clock; None where the home takes no file."""
+    with contextlib.suppress(OSError), tempfile.NamedTemporaryFile(dir=home) as file:
+        file.write(b"oarlock")
+        file.flush()
+        return os.fstat(file.fileno()).st_mtime - clock()
+    return None
+
+
 def _machine(home: str) -> dict[str, Any]:
     """Return the facts about the machine, as `bodies.ServerState` has them."""
     (disk, free), (shared, _) = _space(home), _space(SHARED_MEMORY)
@@ -66,7 +78,7 @@ def _machine(home: str) -> dict[str, Any]:
             if mode & homefolder.OTHERS:
                 readable[name] = mode
     told: dict[str, Any] = {"disk_bytes": disk, "disk_free_bytes": free, "shared_memory_bytes": shared}
-    return {**told, "file_system": kind, "readable": readable}
+    return {**told, "file_system": kind, "readable": readable, "file_skew_s": file_skew_s(home, time.time)}
 
 
 async def state(call: routes.Call) -> bodies.ServerState:
@@ -80,6 +92,7 @@ async def state(call: routes.Call) -> bodies.ServerState:
         epoch=leader.epoch if leader is not None else 0,
         expires_at=leader.expires_at if leader is not None else None,
         users=count,
+        programs=await services.examine() if services.examine is not None else None,
         **machine,
     )
 

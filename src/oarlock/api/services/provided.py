@@ -122,6 +122,14 @@ class Health(Protocol):
         ...
 
 
+class Examine(Protocol):
+    """The programs of the machine that jobs run on."""
+
+    async def __call__(self) -> bodies.Programs | None:
+        """Return what was read last; None until something was."""
+        ...
+
+
 class About(msgspec.Struct, frozen=True, kw_only=True):
     """Facts about the server. `capabilities` are words of `oarlock.api.jobs.capabilities`."""
 
@@ -168,6 +176,7 @@ class Services(msgspec.Struct, kw_only=True, frozen=True):
     )
     tensorboards: TensorBoards | None = None  # beside jobs; None where the backend runs none
     forecaster: Forecaster = msgspec.field(default_factory=Forecaster)
+    examine: Examine | None = None  # None where jobs run elsewhere
     snapshot_limit_bytes: int = 10 << 30
     settings: Mapping[str, str] = msgspec.field(default_factory=dict)  # as administrators see them, without secrets
     hosts: frozenset[str] | None = None

@@ -9,11 +9,16 @@ RESOURCES = ("gpus", "cpus")
 
 
 class Devices(msgspec.Struct, frozen=True):
-    """Devices of one type: held (shares of a device count as such), free on nodes that are ready, and on others."""
+    """Devices of one type: held (shares of a device count as such), free on nodes that are ready, and on others.
+
+    `reserved` are free ones, too: those where the first waiting job is expected to start. None in a sample of an
+    earlier version, whose `idle` has them.
+    """
 
     used: float = 0.0
     idle: float = 0.0
     not_ready: float = 0.0
+    reserved: float | None = None
 
 
 class PoolUse(msgspec.Struct, frozen=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -19,7 +19,8 @@ WIDTH, HEIGHT = 192, 24
 class Day(msgspec.Struct, frozen=True):
     """`points` is a polygon; `held` is the mean number of held devices, `most` the greatest of a quarter of an hour.
 
-    `not_ready` is the mean number of devices on nodes that were not ready, None where no sample tells; `idle` the rest.
+    `not_ready` is the mean number of devices on nodes that were not ready, `reserved` that of idle ones where the first
+    waiting job was expected to start, each None where no sample tells; `idle` the rest.
     """
 
     type: str
@@ -28,10 +29,11 @@ class Day(msgspec.Struct, frozen=True):
     most: float
     points: str
     not_ready: float | None = None
+    reserved: float | None = None
 
     @property
     def idle(self) -> float:
-        return max(0.0, self.total - self.held - (self.not_ready or 0.0))
+        return max(0.0, self.total - self.held - (self.not_ready or 0.0) - (self.reserved or 0.0))
 
 
 def days(
@@ -52,13 +54,21 @@ def days(
         for kind, count in _devices(one, kinds).items():
             _add(held[kind], count, one.started_at, now if one.ended_at is None else one.ended_at, now)
     return [
-        Day(kind, total, sum(held[kind]) / PARTS, max(held[kind]), _polygon(held[kind], total), _not_ready(kind, found))
+        Day(
+            type=kind,
+            total=total,
+            held=sum(held[kind]) / PARTS,
+            most=max(held[kind]),
+            points=_polygon(held[kind], total),
+            not_ready=_mean([each.devices[kind].not_ready for each in found if kind in each.devices]),
+            reserved=_mean([each.devices[kind].reserved for each in found if kind in each.devices]),
+        )
         for kind, total in totals.items()
     ]
 
 
-def _not_ready(kind: str, found: Sequence[samples.Sample]) -> float | None:
-    told = [each.devices[kind].not_ready for each in found if kind in each.devices]
+def _mean(found: Iterable[float | None]) -> float | None:
+    told = [one for one in found if one is not None]
     return sum(told) / len(told) if told else None
 
 

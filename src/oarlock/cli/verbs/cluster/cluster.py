@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from oarlock.cli import command
+from oarlock.cli import command, moments
 from oarlock.cli.output import terminal
 from oarlock.spec.cluster import prices
 
@@ -44,10 +44,7 @@ def nodes(client: clients.Client, since: str | None, until: str | None, as_json:
 
 
 def _history(client: clients.Client, since: str | None, until: str | None, *, as_json: bool) -> None:
-    from oarlock.client import verbs
-
-    bounds = {name: verbs.since_of(text) for name, text in (("since", since), ("until", until)) if text is not None}
-    found = client.history(**bounds, limit=MOST_HELD)
+    found = client.history(**moments.read(since=since, until=until), limit=MOST_HELD)
     if as_json:
         terminal.json_out(found)
         return
@@ -102,9 +99,7 @@ def usage(client: clients.Client, by: str, since: str | None, as_json: bool) -> 
     Devices count from launch to release. They are useful while the job is PROCESSING, and idle in launch, download and
     storing.
     """
-    from oarlock.client import verbs
-
-    found = client.usage(since=None if since is None else verbs.since_of(since), by=by)
+    found = client.usage(**moments.read(since=since), by=by)
     if as_json:
         terminal.json_out({"items": found})
         return

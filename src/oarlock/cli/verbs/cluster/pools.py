@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from oarlock.cli import command
+from oarlock.cli import command, moments
 from oarlock.cli.output import terminal
 from oarlock.spec import errors
 
@@ -51,9 +51,7 @@ def pools(client: clients.Client, since: str | None, as_json: bool) -> None:
 
 
 def _over_time(client: clients.Client, since: str, *, as_json: bool) -> None:
-    from oarlock.client import verbs
-
-    found = client.samples(since=verbs.since_of(since), limit=MOST_SAMPLES)
+    found = client.samples(**moments.read(since=since), limit=MOST_SAMPLES)
     if as_json:
         terminal.json_out(found)
         return

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from oarlock.cli import moments
 from oarlock.cli.output import terminal
 from oarlock.spec import errors, phases
 from oarlock.spec.simulator import simulations
@@ -23,18 +24,17 @@ def request(
     workload: Path | None, recorded: str | None, policies: tuple[str, ...], said: Mapping[str, Any]
 ) -> simulations.Request:
     """Return the request of the flags. Raises InvalidInput for a flag that the server does not take."""
-    from oarlock.client import verbs
-
     for name, value in said.items():
         if name not in _TAKEN and value not in (None, ()):
             raise errors.InvalidInput(
                 f"--on-server does not take `{name}`", path="--on-server", hint="Write it into the scenario's file."
             )
     name, text = ("", "") if workload is None else _workload(workload)
+    began = moments.read(recorded=recorded)
     return simulations.Request(
         workload=name,
         text=text,
-        recorded=None if recorded is None else simulations.Span(since=verbs.since_of(recorded)),
+        recorded=simulations.Span(since=began["recorded"]) if began else None,
         nodes=said["nodes"] or "",
         policies=tuple(dict.fromkeys(policies)),
         seed=said["seed"] or 0,

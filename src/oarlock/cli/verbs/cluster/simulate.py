@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from oarlock.cli import command
+from oarlock.cli import command, moments
 from oarlock.cli.output import terminal
 from oarlock.display import bars
 from oarlock.spec import errors
@@ -165,10 +165,9 @@ def _recorded(client: clients.Client, since: str, save: Path | None) -> tuple[Pa
     """Return the server's recorded jobs as a scenario, and the path that names it; save it on request."""
     import msgspec
 
-    from oarlock.client import verbs
     from oarlock.simulator import scenario
 
-    told = client.recorded(since=verbs.since_of(since))
+    told = client.recorded(since=moments.read(recorded=since)["recorded"])
     if save is not None:
         try:
             save.write_bytes(msgspec.yaml.encode(told))

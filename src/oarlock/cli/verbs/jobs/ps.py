@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from oarlock.cli import command
+from oarlock.cli import command, moments
 from oarlock.cli.output import terminal
 from oarlock.spec import errors, phases
 
@@ -74,7 +74,13 @@ def ps(
     if expected:
         hint = "Add --everybody, or see one job: oarlock why JOB"
         raise errors.InvalidInput("--expected is a column of --everybody", path="--expected", hint=hint)
-    chosen: dict[str, Any] = {"pool": pool, "owner": owner, "name": name, "text": text, **_times(since, until)}
+    chosen: dict[str, Any] = {
+        "pool": pool,
+        "owner": owner,
+        "name": name,
+        "text": text,
+        **moments.read(since=since, until=until),
+    }
     order = {"sort": sort, "ascending": True} if sort != SORTS[0] else {}
     most = 10**9 if everything else limit
     if as_json:
@@ -92,19 +98,6 @@ def ps(
         terminal.say("No jobs. Start one: oarlock run -- python train.py")
     else:
         _table(client, found, time.time(), wide=wide)
-
-
-def _times(since: str | None, until: str | None) -> dict[str, float | None]:
-    from oarlock.client import verbs
-
-    found: dict[str, float | None] = {}
-    for name, text in (("since", since), ("until", until)):
-        try:
-            found[name] = None if text is None else verbs.since_of(text)
-        except errors.InvalidInput as error:
-            error.path = f"--{name}"
-            raise
-    return found
 
 
 def _summaries(client: clients.Client, limit: int, **chosen: Any) -> list[summaries.Summary]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from oarlock.cli import command
+from oarlock.cli import command, moments
 from oarlock.cli.output import terminal
 from oarlock.spec import errors, tasklogs
 
@@ -57,7 +57,7 @@ def logs(
     as_json: bool,
 ) -> int:
     """Print the output of JOB's tasks, in the order of its arrival."""
-    from oarlock.client import requests, verbs
+    from oarlock.client import requests
 
     choice = requests.LogChoice(
         attempt=attempt,
@@ -65,8 +65,7 @@ def logs(
         index=index,
         stream=stream,
         tail=tail,
-        since=None if since is None else verbs.since_of(since),
-        until=None if until is None else verbs.since_of(until),
+        **moments.read(since=since, until=until),
     )
     _check_search(search, choice, follow, wanted=regex or ignore_case)
     found = client.job(job)

@@ -213,7 +213,9 @@ async def _found(
     chosen = _chosen(visit)
     wanted = {name: chosen[name] or None for name in FILTERS}
     order = {"sort": chosen["sort"], "ascending": chosen["ascending"] == "true" or None}
-    first, last = (verbs.since_of(chosen[name], visit.server.now) if chosen[name] else None for name in TIMES)
+    first, last = (
+        verbs.since_of(chosen[name], visit.server.now, path=name) if chosen[name] else None for name in TIMES
+    )
     times = {
         "since": max((at for at in (since, first) if at is not None), default=None),
         "until": min((at for at in (until, last) if at is not None), default=None),

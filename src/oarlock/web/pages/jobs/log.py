@@ -238,7 +238,7 @@ def _choice(chosen: dict[str, Any], now: float) -> requests.LogChoice:
         attempt=int(attempt[:9]) if attempt else None,
         stream=chosen["stream"] or None,
         since=verbs.since_of(chosen["since"], now, dt.UTC) if chosen["since"] else None,
-        until=verbs.since_of(chosen["until"], now, dt.UTC) if chosen["until"] else None,
+        until=verbs.since_of(chosen["until"], now, dt.UTC, path="until") if chosen["until"] else None,
     )
     if chosen["task"]:
         told = _of_task(chosen["task"], choice)
