@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import functools
 import getpass
 import os
 import secrets
@@ -338,6 +339,7 @@ class Engine:
         self.on_end: Callable[[], object] = lambda: None  # called on the engine's thread
         self.adds: provisioners.Provisioner | None = None  # nodes
         self._owner: launching.OwnerOf | None = None
+        self._references: launching.ReferencesOf | None = None
         self.tensorboards: tensorboards.TensorBoards | None = None
         self._check: Callable[[], Coroutine[Any, Any, None]] | None = None
         self.manifests: Callable[[jobs.Job], Coroutine[Any, Any, list[dict[str, Any]]]] | None = None
@@ -412,6 +414,7 @@ class Engine:
                 f"The Kubernetes backend needs the package {error.name}, which is not installed.",
                 hint="Install it: pip install 'oarlock[kubernetes]'",
             ) from error
+        from oarlock.api.security import jobsecrets
         from oarlock.controllers.guarding import launching
 
         settings = self._settings
@@ -420,14 +423,16 @@ class Engine:
         self._check = lambda: opened.check_reached(settings.pods_url(self._url))
         self.adds, self._owner = opened.provisioner(), opened.owner
         self.tensorboards = opened.boards(settings.pods_url(self._url), self._home.task_secret(secrets.token_bytes))
+        self._references = references = functools.partial(jobsecrets.references, self._store, self._kept.secrets)
         agents = self._told_to_agents(Path())
 
-        self.manifests = lambda job: opened.manifests(job, lambda owner: launching.rehearsed(job, agents, owner))
+        self.manifests = launching.rehearsal(opened.manifests, references, agents)
         return opened
 
     def _runner(self, hook: Path) -> running.Runner:
         """Return the control loops, each over the same store and the one backend."""
         from oarlock.agent.protocol import blanking
+        from oarlock.api.security import jobsecrets
         from oarlock.controllers import (
             inventory,
             leadership,
@@ -452,12 +457,7 @@ class Engine:
         self.leads = lambda: leader.epoch is not None
 
         def blanker(job: jobs.Job) -> blanking.Blanker:
-            """Return a blanker of the job's secrets. A value that is gone can neither be blanked nor be read."""
-            values = []
-            for secret in job.spec.secrets:
-                with contextlib.suppress(errors.OarlockError):
-                    values += kept.secrets.values(secret.name, job.owner)
-            return blanking.Blanker(values)
+            return blanking.Blanker(jobsecrets.values(kept.secrets, job))
 
         remains = leftovers.Leftovers(self.backend, kept.logs, kept.metrics, blanker=blanker, clock=clock)
         report, told = running.report, self._told_to_agents(hook)
@@ -477,7 +477,15 @@ class Engine:
                     memo=memos.Memo(),
                 ),
                 guardian.Guardian(
-                    store, self.backend, leader, remains, told, clock=clock, report=report, owner=self._owner
+                    store,
+                    self.backend,
+                    leader,
+                    remains,
+                    told,
+                    clock=clock,
+                    report=report,
+                    owner=self._owner,
+                    references=self._references,
                 ),
                 provisioning.Provisioning(store, self.adds, leader, clock=clock, report=report, rules=settings.rules),
                 tensorboards.TensorBoards(store, self.tensorboards, leader, clock=clock),

@@ -59,6 +59,7 @@ class Rig:
         self.key = f"j-{self.token[:8]}/1/worker/0/1"
         self.server = FakeServer(directory.parent / "server.json").start()
         self.process: subprocess.Popen[bytes] | None = None
+        self.env: dict[str, str] = {}  # further variables of the agent
         self.outside = directory.parent / "outside"
         self.outside.mkdir()
 
@@ -86,6 +87,7 @@ class Rig:
         env = {
             "PATH": os.environ["PATH"],
             "OARLOCK_TASK_KEY": self.key,
+            **self.env,
             **({"OARLOCK_AGENT_FAILPOINT": f"{failpoint}:kill"} if failpoint else {}),
         }
         with (self.directory.parent / "agent.stderr").open("ab") as stderr:

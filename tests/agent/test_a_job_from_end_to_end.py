@@ -110,6 +110,27 @@ def test_the_environment_follows_the_protocol(rig):
     )  # fmt: skip
 
 
+def test_a_secret_of_the_platform_is_handed_on_as_the_servers_are(rig):
+    """The agent has the value in a variable of its own, which no process inherits. It is blanked in the logs."""
+    rig.server.secrets = {"hub-token": {"as": "env", "value": None}, "NETRC": {"as": "file", "value": None}}
+    variables = {"hub-token": "OARLOCK_SECRET_HUB_TOKEN", "NETRC": "OARLOCK_SECRET_NETRC"}
+    rig.env = {"OARLOCK_SECRET_HUB_TOKEN": "from-the-hub", "OARLOCK_SECRET_NETRC": "from-a-file"}
+    rig.run('echo "$HUB_TOKEN"; cat "$NETRC_FILE"; env > $OUTSIDE/env', secret_variables=variables)
+    assert rig.server.logs["stdout.0"] == b"************\n***********"
+    env = (rig.outside / "env").read_text()
+    assert "HUB_TOKEN=from-the-hub\n" in env
+    assert "from-a-file" not in env
+    assert "OARLOCK_SECRET" not in env
+
+
+def test_a_secret_that_became_one_of_the_platform_later_is_named(rig):
+    """The next pod has it."""
+    rig.server.secrets = {"hub-token": {"as": "env", "value": None}}
+    record = rig.run("true")
+    assert record["reason"] == "secret_missing"
+    assert "hub-token was changed since the task was made" in record["detail"]
+
+
 def test_secrets_are_in_no_argument_and_in_no_file_but_their_own(rig):
     rig.server.secrets = {
         "TOKEN": {"as": "env", "value": "tOken-in-env"},

@@ -44,6 +44,7 @@ class Assignment:
         self.checkpoint_copies: dict[str, Any] | None = get("checkpoint_copies")
         self.requirements: str | None = get("requirements")
         self.environments: str | None = get("environments")
+        self.secret_variables: dict[str, str] = get("secret_variables") or {}
         self.helper: list[str] = get("helper") or []
         self.mailbox: str | None = get("mailbox")
         self.command: str | list[str] = fields["command"]

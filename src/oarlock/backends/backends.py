@@ -15,6 +15,7 @@ from typing import Protocol
 import msgspec
 
 from oarlock.spec import attempts, errors, holdings, jobfile, resources, roles
+from oarlock.spec.access import kubernetessecrets
 from oarlock.spec.cluster import nodes
 from oarlock.spec.protocol import assignments
 from oarlock.spec.reconciling import observations
@@ -32,6 +33,7 @@ class Container(msgspec.Struct, frozen=True, kw_only=True):
     owner: str = ""  # whose environments of dependencies it shares
     continues: str = ""  # the path of the checkpoint of another job that it begins from
     resource: resources.Resource | None = None  # the object of the cluster with which the task goes
+    secrets: tuple[kubernetessecrets.Named, ...] = ()  # that the platform gives to the task
 
 
 class TaskLaunch(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from oarlock.spec import events, holdings, intents, jobs, phases, plans, refusals, summaries
-from oarlock.spec.access import users
+from oarlock.spec.access import kubernetessecrets, users
 from oarlock.spec.cluster import nodes, pools, samples
 
 T = TypeVar("T")
@@ -542,12 +542,16 @@ class SessionList(Page[SessionInfo], frozen=True):
 
 
 class SecretInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A secret without its value. `owner` is empty for a secret of the server, which `users` or `everyone` may use."""
+    """A secret without its value. `owner` is empty for a secret of the server, which `users` or `everyone` may use.
+
+    `kubernetes` is the key of a Kubernetes Secret to which it refers; null: it has a value.
+    """
 
     name: str
     owner: str = ""
     everyone: bool = False
     users: tuple[str, ...] = ()
+    kubernetes: kubernetessecrets.Reference | None = None
 
 
 class SecretList(Page[SecretInfo], frozen=True):
@@ -555,12 +559,14 @@ class SecretList(Page[SecretInfo], frozen=True):
 
 
 class NewSecret(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """A secret to make or change. Without `value`, the value stays as it is.
+    """A secret to make or change. Without `value` and `kubernetes`, its value or reference stays as it is.
 
-    Only administrators may set `server`, `everyone` and `users`.
+    `kubernetes` makes a secret that refers to a key of a Kubernetes Secret in the namespace of the pods. Only
+    administrators may set `kubernetes`, `server`, `everyone` and `users`.
     """
 
     value: str | None = None
+    kubernetes: kubernetessecrets.Reference | None = None
     server: bool = False
     everyone: bool = False
     users: tuple[str, ...] = ()

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.api import rig as rigs
 from tests.api.agents import test_agents
 
-from oarlock.api.security import secretfiles
+from oarlock.api import application
+from oarlock.api.jobs import capabilities
+from oarlock.api.security import jobsecrets, secretfiles
+from oarlock.spec.access import kubernetessecrets
 
 TOKEN = "hub-token"
+HUB = {"secret": "hub", "key": "token"}
 
 
 @pytest.fixture
@@ -95,3 +100,88 @@ async def test_forbidden_uses_of_secrets_are_refused(rig: rigs.Rig, files: secre
         assert "of the server" not in str(told)
         assert (await http.delete(f"/api/v1/secrets/{TOKEN}?server=true")).status_code == 204
     assert await submit(rig, "root") == 422
+
+
+@pytest.fixture
+def pods(rig: rigs.Rig) -> None:
+    """Let the rig's tasks see the Secrets of a cluster."""
+    words = (*rig.services.about.capabilities, capabilities.Capability.SECRET_REFERENCES)
+    about = msgspec.structs.replace(rig.services.about, capabilities=words)
+    rig.services = msgspec.structs.replace(rig.services, about=about)
+    rig.app = application.make(rig.services)
+
+
+async def listed(rig: rigs.Rig, who: str) -> list[dict[str, object]]:
+    async with rig.as_user(who) as http:
+        return list((await http.get("/api/v1/secrets")).json()["items"])
+
+
+async def test_a_secret_of_the_server_may_refer_to_one_of_the_cluster(
+    rig: rigs.Rig, files: secretfiles.SecretFiles, tmp_path: Path
+) -> None:
+    """The server has the name, and no value. The last content that an administrator gives counts."""
+    told = kubernetessecrets.Reference("hub", "token")
+    assert await put(rig, "root", value="of the server", server=True) == 200
+    assert await put(rig, "root", kubernetes=HUB, server=True, everyone=True) == 200
+    assert files.read(TOKEN, "ann") == told
+    assert files.values(TOKEN, "ann") == [], "the value is gone"
+    assert [one["kubernetes"] for one in await listed(rig, "ann")] == [HUB]
+    assert await put(rig, "root", server=True, users=["bob"]) == 200
+    assert [one["kubernetes"] for one in await listed(rig, "bob")] == [HUB], "the reference stays"
+    assert await listed(rig, "ann") == []
+    assert {path.stat().st_mode & 0o077 for path in (tmp_path / "secrets").iterdir()} == {0}
+    assert await put(rig, "root", value="of the server", server=True, users=["bob"]) == 200
+    assert files.read(TOKEN, "bob") == "of the server"
+    assert await put(rig, "root", kubernetes=HUB, server=True) == 200
+    async with rig.as_user("root") as http:
+        assert (await http.delete(f"/api/v1/secrets/{TOKEN}?server=true")).status_code == 204
+    assert not list((tmp_path / "secrets").iterdir())
+
+
+async def test_the_backend_must_know_the_secrets_of_a_cluster(rig: rigs.Rig, files: secretfiles.SecretFiles) -> None:
+    await put(rig, "root", kubernetes=HUB, server=True, everyone=True)
+    async with rig.as_user("ann") as http:
+        answer = await http.post("/api/v1/jobs", json=rigs.submission(secrets=[{"name": TOKEN}]))
+    assert answer.status_code == 409
+    error = answer.json()["error"]
+    assert error["path"] == "secrets[0].name"
+    assert "tasks of the local backend do not see" in error["message"]
+    assert await put(rig, "ann", value="of ann") == 200
+    assert await given(rig, "ann") == "of ann", "one's own comes first, and has a value"
+
+
+async def test_tasks_get_no_value_of_the_server_and_pods_the_reference(
+    rig: rigs.Rig, files: secretfiles.SecretFiles, pods: None
+) -> None:
+    await put(rig, "root", kubernetes=HUB, server=True, users=["ann"])
+    job = await rig.launch(await rig.submit("ann", secrets=[{"name": TOKEN, "as": "file"}]))
+    answer = await test_agents.register(rig, rigs.key_of(job))
+    assert answer["secrets"] == {TOKEN: {"as": "file", "value": None}}
+    told = await jobsecrets.references(rig.store, files, job)
+    assert list(map(str, told)) == [f"{TOKEN}=hub/token"]
+    await put(rig, "root", kubernetes=HUB, server=True, users=["bob"])
+    assert await jobsecrets.references(rig.store, files, job) == (), "it is not shared any more"
+
+
+@pytest.mark.parametrize("name", ["j-01hf7yat00wzvc04bq-1-0f1e2d3c4b", "j-0abc-12-tensorboard"])
+async def test_no_secret_of_gangs_can_be_named(rig: rigs.Rig, files: secretfiles.SecretFiles, name: str) -> None:
+    """Neither over the API nor by a file that was put into the home."""
+    async with rig.as_user("root") as http:
+        told = {"kubernetes": {"secret": name, "key": "worker-0-1.json"}, "server": True}
+        answer = await http.put(f"/api/v1/secrets/{TOKEN}", json=told)
+    assert answer.status_code == 422
+    assert "tokens of tasks" in answer.json()["error"]["message"]
+    files.put(TOKEN, kubernetessecrets.Reference(name, "worker-0-1.json"), "", secretfiles.Sharing(everyone=True))
+    assert await submit(rig, "ann") == 422
+
+
+async def test_only_administrators_refer_to_secrets_of_the_cluster(
+    rig: rigs.Rig, files: secretfiles.SecretFiles
+) -> None:
+    assert await put(rig, "ann", kubernetes=HUB, server=True) == 403
+    assert await put(rig, "ann", kubernetes=HUB) == 422
+    assert await put(rig, "root", kubernetes=HUB) == 422, "it is one of the server's"
+    assert await put(rig, "root", kubernetes=HUB, value="x", server=True) == 422
+    assert await put(rig, "root", kubernetes={"secret": "hub"}, server=True) == 422
+    assert await put(rig, "root", kubernetes={"secret": "../hub", "key": "x"}, server=True) == 422
+    assert await listed(rig, "root") == []

@@ -66,11 +66,11 @@ EXACT_S = 1.0
 
 
 class Life(msgspec.Struct, frozen=True):
-    """The times of a pod by the clock of the API server, to the second; None: not yet."""
+    """The times of a pod, to the second; None: not yet. It is over when it is deleted, has ended, or is gone."""
 
     key: attempts.TaskKey
     bound_at: float | None
-    deleted_at: float | None
+    over_at: float | None
 
 
 class FaultShell(pods.PodShell):
@@ -110,10 +110,14 @@ class FaultShell(pods.PodShell):
         while True:
             taken: Counter[str] = Counter()
             lives: dict[str, set[int]] = {}
-            for pod in list(self.cluster._watch.items.values()):
+            there = self.cluster._watch.items
+            for uid, life in self.seen.items():
+                if uid not in there and life.over_at is None:
+                    self.seen[uid] = msgspec.structs.replace(life, over_at=time.time())
+            for pod in list(there.values()):
                 key = podstates.key(pod)
                 if key is not None:
-                    self.seen[pod.metadata.uid] = _life(key, pod)
+                    self.seen[pod.metadata.uid] = _life(key, pod, self.seen.get(pod.metadata.uid))
                 if key is None or not pod.spec.node_name or podstates.state_of(pod) is observations.State.GONE:
                     continue
                 taken[pod.spec.node_name] += _cpus_milli(pod)
@@ -125,9 +129,10 @@ class FaultShell(pods.PodShell):
     def begin(self, name: str, command: str = "sleep 0.2") -> None:
         self.do(*JOB, "--name", name, "--", "sh", "-c", command)
 
-    def is_whole(self, *names: str) -> None:
+    def is_whole(self, *names: str, away_s: float = 0.0) -> None:
         """All jobs complete, nothing of them is left, and nothing was ever taken twice. The fault is over when this is
-        called. The bounds hold for a machine that is never late.
+        called. The bounds hold for a machine that is never late. For `away_s` no server ran while a gang was bound in
+        part.
         """
         over_at = time.time()
         for name in names:
@@ -138,7 +143,7 @@ class FaultShell(pods.PodShell):
         self.until(lambda: not self.pods() and not self.secrets(), "pods and Secrets are gone")
         assert not self.doubled
         assert not names or any(life.bound_at is not None for life in self.seen.values()), "bindings were seen"
-        assert self.partly_s() <= PARTLY_S + EXACT_S + self.late.late_s
+        assert self.partly_s() <= PARTLY_S + EXACT_S + self.late.late_s + away_s
         self.seen.clear()
         assert self._looking is not None
         assert not self._looking.done(), "it has looked until now"
@@ -158,8 +163,8 @@ class FaultShell(pods.PodShell):
                 longest = max(longest, times[1] - times[0])
             elif times:
                 (one,) = bound
-                assert one.deleted_at is not None, f"{one.key} was bound alone, and was never deleted"
-                longest = max(longest, one.deleted_at - times[0])
+                assert one.over_at is not None, f"{one.key} was bound alone, and was never removed"
+                longest = max(longest, one.over_at - times[0])
         return longest
 
     def lives(self, name: str) -> tuple[int, int]:
@@ -195,10 +200,13 @@ class FaultShell(pods.PodShell):
 F = TypeVar("F", bound=FaultShell)
 
 
-def _life(key: attempts.TaskKey, pod: objects.Pod) -> Life:
+def _life(key: attempts.TaskKey, pod: objects.Pod, before: Life | None) -> Life:
     scheduled = next((one for one in pod.status.conditions if one.type == "PodScheduled"), None)
     bound = scheduled.last_transition_time if scheduled is not None and scheduled.status == "True" else None
-    return Life(key, _seconds(bound), _seconds(pod.metadata.deletion_timestamp))
+    over_at = before.over_at if before is not None else None
+    if over_at is None and podstates.state_of(pod) is observations.State.GONE:
+        over_at = time.time()
+    return Life(key, _seconds(bound), over_at or _seconds(pod.metadata.deletion_timestamp))
 
 
 def _seconds(text: str | None) -> float | None:

@@ -76,7 +76,7 @@ class Registration:
             if answer.ok:
                 break
             time.sleep(NOT_YET_S if answer.status == 409 else UNEXPECTED_S)
-        self._state.secrets = answer.json().get("secrets") or {}
+        self._state.secrets = jobsecrets.received(answer.json().get("secrets"), self._task, os.environ)
         return jobsecrets.place(self._task, self._state)
 
     def _register(self) -> dict[str, object]:
@@ -101,7 +101,7 @@ class Registration:
             time.sleep(NOT_YET_S if answer.status == 409 else UNEXPECTED_S)
         failpoint("register.after")
         fields = answer.json()
-        self._state.secrets = fields.get("secrets") or {}
+        self._state.secrets = jobsecrets.received(fields.get("secrets"), self._task, os.environ)
         self._state.take_orders(fields.get("orders"))
         return fields.get("rendezvous") or {}
 

@@ -1,7 +1,8 @@
 """Secrets of users and of the server: making, listing and removing them. No route for users returns a value.
 
 A secret belongs to the user that made it, and only the jobs of this user get it. Administrators make secrets of the
-server, and share them with users or with everyone.
+server, and share them with users or with everyone. Such a secret may refer to a key of a Kubernetes Secret: the server
+has no value then, and the pods of jobs get it from the cluster.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import msgspec
 from oarlock.api import routes
 from oarlock.api.security import secretfiles
 from oarlock.spec import bodies, errors
-from oarlock.spec.access import users
+from oarlock.spec.access import kubernetessecrets, users
 
 
 class SecretQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -34,13 +35,26 @@ async def confide(call: routes.Call) -> bodies.SecretInfo:
             path="value",
             hint=f"Give 1 to {secretfiles.SECRET_LIMIT_BYTES} bytes of text.",
         )
-    if (told.everyone or told.users) and not told.server:
+    if (told.everyone or told.users or told.kubernetes is not None) and not told.server:
         raise errors.InvalidInput(
-            "Only secrets of the server can be shared.", path="server", hint="Set `server`, as an administrator."
+            "Only secrets of the server can be shared, or refer to a Kubernetes Secret.",
+            path="server",
+            hint="Set `server`, as an administrator.",
         )
     owner = _owner(call, told.server)
+    if told.kubernetes is not None:
+        _judge(told.kubernetes, told.value)
     sharing = secretfiles.Sharing(told.everyone, tuple(dict.fromkeys(told.users)))
-    return await asyncio.to_thread(call.services.secrets.put, call.path["name"], told.value, owner, sharing)
+    content = told.kubernetes or told.value
+    return await asyncio.to_thread(call.services.secrets.put, call.path["name"], content, owner, sharing)
+
+
+def _judge(reference: kubernetessecrets.Reference, value: str | None) -> None:
+    if value is not None:
+        raise errors.InvalidInput(
+            "A secret has a value, or refers to a Kubernetes Secret.", path="value", hint="Leave one of them out."
+        )
+    kubernetessecrets.judge(reference)
 
 
 async def remove(call: routes.Call) -> None:

@@ -20,12 +20,12 @@ from starlette import responses
 from oarlock.api import routes
 from oarlock.api.agents import messages, reportedcheckpoints, reports
 from oarlock.api.data import blobs
+from oarlock.api.security import jobsecrets
 from oarlock.api.services import inbox
 from oarlock.frameworks import environments
 from oarlock.lifecycle import deadlines
 from oarlock.lifecycle import orders as lifecycle_orders
 from oarlock.spec import attempts, errors, events, jobfile, jobs
-from oarlock.spec.access import users
 from oarlock.spec.protocol import assignments, exitrecords
 
 LOG_LIMIT_BYTES = 8 << 20
@@ -215,12 +215,12 @@ async def _secrets(call: routes.Call, job: jobs.Job) -> dict[str, messages.Secre
     """Return the values of the job's secrets, read anew. Raises Conflict for a missing one: the agent tries again."""
     if not job.spec.secrets:
         return {}
-    owner = await call.services.store.read(lambda view: view.user(job.owner))
-    admin, read = owner is not None and owner.right is users.Right.ADMIN, call.services.secrets.read
+    read = await jobsecrets.reader(call.services.store, call.services.secrets, job)
     try:
+        found = [(secret, read(secret.name)) for secret in job.spec.secrets]
         return {
-            secret.name: messages.SecretValue(secret.form, read(secret.name, job.owner, admin=admin))
-            for secret in job.spec.secrets
+            secret.name: messages.SecretValue(secret.form, told if isinstance(told, str) else None)
+            for secret, told in found
         }
     except errors.NotFound as error:
         raise errors.Conflict(error.message, hint=error.hint) from error

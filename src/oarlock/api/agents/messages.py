@@ -32,10 +32,12 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SecretValue(msgspec.Struct, frozen=True):
-    """The value of a secret, and the form in which the task gets it."""
+    """The value of a secret, and the form in which the task gets it. Without a value the agent has it from the cluster,
+    in a variable that its assignment names.
+    """
 
     form: jobfile.SecretForm = msgspec.field(name="as")
-    value: str = ""
+    value: str | None = None
 
 
 class Registered(msgspec.Struct, frozen=True):

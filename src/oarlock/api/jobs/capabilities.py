@@ -32,6 +32,7 @@ class Capability(StrEnum):
     TENSORBOARD = "tensorboard"  # event files outlive the task
     LOCAL_FILES = "local-files"  # tasks see the files of the server's machine
     MPI = "mpi"  # `mpirun` of one task starts ranks in the others
+    SECRET_REFERENCES = "secret-references"  # tasks get the values of Kubernetes Secrets
 
 
 IMAGE_OF = "image:"
@@ -78,6 +79,7 @@ PODS: frozenset[Capability] = frozenset(
         Capability.FILES,
         Capability.TENSORBOARD,
         Capability.MPI,
+        Capability.SECRET_REFERENCES,
     }
 )
 """Capabilities of the Kubernetes backend, whatever the cluster."""
@@ -128,6 +130,16 @@ def refuse(spec: jobfile.JobSpec, capabilities: Collection[str], backend: str) -
             f"This installation has no image for the framework {spec.framework}.",
             path="image",
             hint="Name an image in the job file. An administrator can set one for all jobs: [kubernetes.images].",
+        )
+
+
+def refuse_reference(place: int, name: str, capabilities: Collection[str], backend: str) -> None:
+    """Raise Unsupported for a secret that refers to a Kubernetes Secret, where tasks cannot get its value."""
+    if Capability.SECRET_REFERENCES not in capabilities:
+        raise errors.Unsupported(
+            f"The secret {name} refers to a Kubernetes Secret, which tasks of the {backend} backend do not see.",
+            path=f"secrets[{place}].name",
+            hint=f"A secret of your own with that name counts before the server's: oarlock secrets set {name}",
         )
 
 

@@ -20,6 +20,7 @@ from oarlock.frameworks import mpi
 from oarlock.scheduler import gangs
 from oarlock.scheduler.explaining import contexts, reasons
 from oarlock.spec import errors, jobfile, jobs, phases, plans
+from oarlock.spec.access import kubernetessecrets
 from oarlock.spec.checkpoints import checkpointlocations
 from oarlock.spec.cluster import pooltrees
 from oarlock.spec.input import sizes, validation
@@ -48,9 +49,11 @@ async def judge(
     await inplace.refuse(submission.in_place, services.about.capabilities, services.about.backend)
     for place, secret in enumerate(spec.secrets):
         try:
-            services.secrets.read(secret.name, access.user.name, admin=access.admin)
+            found = services.secrets.read(secret.name, access.user.name, admin=access.admin)
         except errors.NotFound as error:
             raise errors.InvalidInput(error.message, path=f"secrets[{place}].name", hint=error.hint) from error
+        if isinstance(found, kubernetessecrets.Reference):
+            capabilities.refuse_reference(place, secret.name, services.about.capabilities, services.about.backend)
     await _judge_places(services, spec)
     if submission.continues is not None:
         await continuing.find(services, access, submission.continues)

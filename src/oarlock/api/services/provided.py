@@ -34,8 +34,8 @@ class Exec(Protocol):
 class Secrets(Protocol):
     """Storage of secrets. The API reads a value to check a submission or register a task, and does not keep it."""
 
-    def read(self, name: str, owner: str, *, admin: bool = False) -> str:
-        """Return the value for a job of `owner`; `admin` tells whether the owner is an administrator.
+    def read(self, name: str, owner: str, *, admin: bool = False) -> secretfiles.Found:
+        """Return the secret for a job of `owner`; `admin` tells whether the owner is an administrator.
 
         Raises NotFound where there is none for the owner, or where other users of the machine can read the file.
         """
@@ -45,7 +45,9 @@ class Secrets(Protocol):
         """Return the secrets that jobs of `owner` may name."""
         ...
 
-    def put(self, name: str, value: str | None, owner: str, sharing: secretfiles.Sharing) -> bodies.SecretInfo:
+    def put(
+        self, name: str, told: secretfiles.Found | None, owner: str, sharing: secretfiles.Sharing
+    ) -> bodies.SecretInfo:
         """Write a secret of a user; an empty `owner` means a secret of the server, shared with `sharing`."""
         ...
 

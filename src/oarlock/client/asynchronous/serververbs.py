@@ -5,6 +5,7 @@ from __future__ import annotations
 from oarlock.client import requests
 from oarlock.client.asynchronous import caller
 from oarlock.spec import bodies
+from oarlock.spec.access import kubernetessecrets
 
 # Names, not modules: the methods below bear the modules' names.
 from oarlock.spec.access.users import Right, Token, User
@@ -30,12 +31,15 @@ class AsyncServerVerbs(caller.AsyncCaller):
         server: bool = False,
         everyone: bool = False,
         users: tuple[str, ...] = (),
+        kubernetes: str | None = None,
     ) -> bodies.SecretInfo:
         """Make or replace a secret of the user; None keeps the present value.
 
-        Administrators make secrets of the server with `server`, and share them with `users` or `everyone`.
+        Administrators make secrets of the server with `server`, and share them with `users` or `everyone`. In the place
+        of a value, `kubernetes` names a key of a Kubernetes Secret, `SECRET/KEY`, in the namespace of the pods.
         """
-        told = bodies.NewSecret(value=value, server=server, everyone=everyone, users=users)
+        reference = kubernetessecrets.parse(kubernetes) if kubernetes is not None else None
+        told = bodies.NewSecret(value=value, server=server, everyone=everyone, users=users, kubernetes=reference)
         return await self._sender.send(requests.set_secret(name, told))
 
     async def remove_secret(self, name: str, *, server: bool = False) -> None:

@@ -52,12 +52,13 @@ class Guardian:
         clock: Callable[[], float],
         report: bulkwrites.Report,
         owner: launching.OwnerOf | None = None,
+        references: launching.ReferencesOf | None = None,
     ) -> None:
         self._store = store
         self._backend = backend
         self._leading = leading
         self._leftovers = leftovers
-        self._launching = launching.Launching(backend, settings, report=report, owner=owner)
+        self._launching = launching.Launching(backend, settings, report=report, owner=owner, references=references)
         leading.when_over(self._launching.cancel_all)
         self._clock = clock
         self._report = report

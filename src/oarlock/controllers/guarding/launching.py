@@ -16,8 +16,8 @@ import asyncio
 import collections
 import contextlib
 import functools
-from collections.abc import Awaitable, Callable, Collection
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -27,6 +27,7 @@ from oarlock.controllers.guarding import assigning
 from oarlock.lifecycle import deadlines, stepping
 from oarlock.scheduler import gangs
 from oarlock.spec import errors, events, holdings, jobs, resources
+from oarlock.spec.access import kubernetessecrets
 from oarlock.spec.cluster import nodes
 from oarlock.spec.process import failpoints
 from oarlock.spec.protocol import tasktokens
@@ -44,6 +45,15 @@ PLANNED_NODE = "node-planned"
 
 OwnerOf = Callable[[jobs.Job], Awaitable[resources.Resource | None]]
 """Returns the object of the cluster that owns the tasks of a job. Raises Unavailable."""
+
+References = tuple[kubernetessecrets.Named, ...]
+ReferencesOf = Callable[[jobs.Job], Awaitable[References]]
+"""Returns those of the job's secrets that refer to Kubernetes Secrets."""
+
+
+Manifest = dict[str, Any]
+TasksOf = Callable[[resources.Resource | None], Sequence[backends.TaskLaunch]]
+"""Returns the tasks of a planned job as they are with the object that would own them."""
 
 
 class _Waiting(NamedTuple):
@@ -66,8 +76,10 @@ class Launching:
         *,
         report: bulkwrites.Report,
         owner: OwnerOf | None = None,
+        references: ReferencesOf | None = None,
     ) -> None:
         self._owner = owner
+        self._references = references
         self._backend = backend
         self._settings = settings
         self._report = report
@@ -184,7 +196,8 @@ class Launching:
                     backends.check(still)
                     _check_places(action, known)
                     owner = await self._owner(job) if self._owner is not None else None
-                    launches = _launches(job, action, held, known, self._settings, owner)
+                    secrets = await self._references(job) if self._references is not None else ()
+                    launches = _launches(job, action, held, known, self._settings, owner, secrets)
                     await self._backend.launch(launches, still=still)
                     backends.check(still)  # the outcome belongs to the epoch too
         except errors.StaleEpoch:
@@ -216,10 +229,10 @@ def _check_places(action: actions.Launch, known: dict[str, nodes.Node]) -> None:
 
 
 def rehearsed(
-    job: jobs.Job, settings: assigning.Settings, owner: resources.Resource | None = None
+    job: jobs.Job, settings: assigning.Settings, owner: resources.Resource | None = None, secrets: References = ()
 ) -> list[backends.TaskLaunch]:
     """Return the launches of a job that is only planned, at the size that it asks for. Nodes are not chosen yet, and
-    the tokens are not valid. `owner` would own the tasks.
+    the tokens are not valid. `owner` would own the tasks, and `secrets` refer to Kubernetes Secrets.
     """
     settings = msgspec.structs.replace(settings, task_secret=bytes(tasktokens.SECRET_BYTES))
     claims = tuple(
@@ -228,7 +241,23 @@ def rehearsed(
     )
     admitted = stepping.step(job, events.Admitted(attempt=1, holdings=claims), job.created_at)
     assert admitted.live is not None
-    return _launches(admitted, actions.Launch(attempt=1, tasks=admitted.live.tasks), claims, {}, settings, owner)
+    return _launches(
+        admitted, actions.Launch(attempt=1, tasks=admitted.live.tasks), claims, {}, settings, owner, secrets
+    )
+
+
+def rehearsal(
+    render: Callable[[jobs.Job, TasksOf], Awaitable[list[Manifest]]],
+    references: ReferencesOf,
+    settings: assigning.Settings,
+) -> Callable[[jobs.Job], Coroutine[Any, Any, list[Manifest]]]:
+    """Return a function that lets a backend render the launch of a job that is only planned."""
+
+    async def manifests(job: jobs.Job) -> list[Manifest]:
+        secrets = await references(job)
+        return await render(job, lambda owner: rehearsed(job, settings, owner, secrets))
+
+    return manifests
 
 
 def _launches(
@@ -238,6 +267,7 @@ def _launches(
     known: dict[str, nodes.Node],
     settings: assigning.Settings,
     owner: resources.Resource | None = None,
+    secrets: References = (),
 ) -> list[backends.TaskLaunch]:
     gang = job.live.tasks if job.live is not None else ()
     claims = {(claim.role, claim.index): claim for claim in held}
@@ -251,6 +281,7 @@ def _launches(
         owner=job.owner,
         continues=job.continues.path if job.continues is not None else "",
         resource=owner,
+        secrets=secrets,
     )
     return [
         backends.TaskLaunch(

@@ -159,6 +159,7 @@ _REASONS = {
     "stopped": "it was stopped from outside",
     "stale": "it believed itself to be stale",
     "download_failed": "the code or data could not be fetched",
+    "secret_missing": "one of its secrets was changed",
     "environment_failed": "its dependencies could not be installed",
     "command_not_found": "the command was not found",
     "store_failed": "the results could not be uploaded",

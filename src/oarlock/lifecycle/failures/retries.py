@@ -32,7 +32,7 @@ _SPENDS_RESTART = frozenset(
 _OWN_SIGNALS = frozenset(
     {signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.SIGSYS, signal.SIGTRAP}
 )
-_NETWORK_REASONS = frozenset({"download_failed", "store_failed"})
+_OUTSIDE_REASONS = frozenset({"download_failed", "secret_missing", "store_failed"})
 _CHANGING = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
 
@@ -83,10 +83,10 @@ def hopeless_in_place(job: jobs.Job, task: attempts.Task) -> bool:
 
 
 def _is_own(cause: Cause, how: attempts.Exit | None) -> bool:
-    """Return whether the program itself is surely at fault: not the network, a peer, or a person with `kill`."""
+    """Return whether the program itself is surely at fault: not network, secrets, a peer, or a person with `kill`."""
     if cause is Cause.SIGNAL:
         return how is not None and how.signal in _OWN_SIGNALS
-    return cause in {Cause.ERROR, Cause.OOM, Cause.LEFT_EARLY} and (how is None or how.reason not in _NETWORK_REASONS)
+    return cause in {Cause.ERROR, Cause.OOM, Cause.LEFT_EARLY} and (how is None or how.reason not in _OUTSIDE_REASONS)
 
 
 def _repeats(before: attempts.End | None, end: attempts.End, how: attempts.Exit | None, ran_s: float) -> bool:

@@ -56,6 +56,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_copies: Copies | None = None
     requirements: str | None = None
     environments: str | None = None
+    secret_variables: dict[str, str] = {}  # of the agent, by the name of a secret whose value the platform gives to it
     helper: tuple[str, ...] = ()
     mailbox: str | None = None
     workdir: str | None = None

@@ -32,11 +32,22 @@ def waiting(reason: str, message: str = "", name: str = "task") -> dict:
 
 
 def pod(
-    phase: str, *told: dict, init: tuple = (), deleted: bool = False, node: str = "n1", **status: object
+    phase: str,
+    *told: dict,
+    init: tuple = (),
+    deleted: bool = False,
+    node: str = "n1",
+    secrets: str = "",
+    **status: object,
 ) -> objects.Pod:
     return msgspec.convert(
         {
-            "metadata": {"name": "p", "uid": "u", **({"deletionTimestamp": "2026-01-01T00:00:00Z"} if deleted else {})},
+            "metadata": {
+                "name": "p",
+                "uid": "u",
+                "annotations": {"oarlock.dev/secrets": secrets},
+                **({"deletionTimestamp": "2026-01-01T00:00:00Z"} if deleted else {}),
+            },
             "spec": {"nodeName": node, "containers": [{"name": "task", "image": "reg/train:1"}]},
             "status": {
                 "phase": phase,
@@ -77,6 +88,26 @@ CASES = {
         pod("Pending", waiting("CreateContainerError", "no such file")),
         State.RUNNING,
         "CreateContainerError: no such file",
+    ),
+    "no Secret": (
+        pod("Pending", waiting("CreateContainerConfigError", 'secret "hub" not found'), secrets="a=hub/x b=hub-2/y"),
+        State.RUNNING,
+        'a secret that the job names cannot be read, a (the key x of the Secret hub): secret "hub" not found',
+    ),
+    "no key": (
+        pod(
+            "Pending",
+            waiting("CreateContainerConfigError", "couldn't find key y in Secret training/hub"),
+            secrets="a=hub/x b=hub/y",
+        ),
+        State.RUNNING,
+        "a secret that the job names cannot be read, b (the key y of the Secret hub):"
+        " couldn't find key y in Secret training/hub",
+    ),
+    "another fault of its settings": (
+        pod("Pending", waiting("CreateContainerConfigError", "image has no user"), secrets="a=hub/x"),
+        State.RUNNING,
+        "CreateContainerConfigError: image has no user",
     ),
     "drained": (
         pod("Running", container({"running": {}}), deleted=True),

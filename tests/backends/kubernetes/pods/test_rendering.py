@@ -25,6 +25,7 @@ from oarlock.backends.kubernetes.apiserver import client, objects
 from oarlock.backends.kubernetes.pods import labels, rendering
 from oarlock.data.transfers import authorities
 from oarlock.spec import attempts, errors, holdings, jobfile, roles
+from oarlock.spec.access import kubernetessecrets
 from oarlock.spec.protocol import assignments
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -75,6 +76,15 @@ CASES = {
             volumes=(
                 jobfile.Volume(claim="imagenet", mount="/data", read_only=True),
                 jobfile.Volume(claim="scratch", mount="/scratch"),
+            ),
+            job_name="digits",
+        )
+    ),
+    "secrets": launch(
+        container=backends.Container(
+            secrets=(
+                kubernetessecrets.Named("hub-token", kubernetessecrets.Reference("hub", "token")),
+                kubernetessecrets.Named("netrc", kubernetessecrets.Reference("logins.of-team", "net.rc")),
             ),
             job_name="digits",
         )
@@ -386,6 +396,25 @@ def test_profiles_of_different_jobs_may_mount_at_one_place() -> None:
         "g": site.Profile(pools=("q",), node_labels={"disk": "hdd"}),
     }
     site.Site(profiles=apart).check_profiles()
+
+
+def test_the_agent_is_told_where_the_platform_puts_the_values_of_secrets() -> None:
+    """A profile cannot replace these variables."""
+    variables = {"hub-token": "OARLOCK_SECRET_HUB_TOKEN", "netrc": "OARLOCK_SECRET_NETRC"}
+    assert told_to(CASES["secrets"], SITE)["secret_variables"] == variables
+    theirs = {"all": site.Profile(env={"OARLOCK_SECRET_NETRC": "mine", "OTHER": "x"})}
+    pod = rendering.pod(CASES["secrets"], msgspec.structs.replace(SITE, profiles=theirs), "s")
+    (task, _) = pod["spec"]["containers"]
+    assert [one.get("value") for one in task["env"] if one["name"] == "OARLOCK_SECRET_NETRC"] == [None]
+    assert restricted.violations(pod) == []
+
+
+def test_no_secret_can_refer_to_the_secrets_of_gangs() -> None:
+    """They hold the tokens of tasks."""
+    names = [manifest["metadata"]["name"] for manifest, _ in rendering.secrets([CASES["worker"]], SITE)]
+    for name in [*names, "j-01hf7yat00wzvc04bq-3-tensorboard"]:
+        with pytest.raises(errors.InvalidInput, match="one of Oarlock's own"):
+            kubernetessecrets.judge(kubernetessecrets.Reference(name, "worker-0-1.json"))
 
 
 def test_without_a_claim_the_environment_ends_with_the_pod() -> None:

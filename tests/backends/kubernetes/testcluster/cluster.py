@@ -238,7 +238,7 @@ class Cluster:
         name = pod.metadata.name
         play = self.plays.get(name, Play())
         if play.pull:
-            await self._tell(pod, _pulling(play.pull))
+            await self._tell(pod, waiting("ErrImagePull", play.pull))
             return
         if play.reason:
             body = {"phase": "Failed", "reason": play.reason, "message": play.message}
@@ -282,9 +282,9 @@ def running(address: str = "10.1.2.3", names: Sequence[str] = (rendering.TASK,))
     }
 
 
-def _pulling(why: str) -> dict[str, object]:
-    waiting = {"waiting": {"reason": "ErrImagePull", "message": why}}
-    return {"phase": "Pending", "containerStatuses": [_container(waiting)]}
+def waiting(reason: str, message: str) -> dict[str, object]:
+    state = {"waiting": {"reason": reason, "message": message}}
+    return {"phase": "Pending", "containerStatuses": [_container(state)]}
 
 
 def ended(code: int, message: str, reason: str) -> dict[str, object]:

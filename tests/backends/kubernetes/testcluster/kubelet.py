@@ -42,6 +42,7 @@ from oarlock.api.process import libraries
 from oarlock.backends.kubernetes import reaching
 from oarlock.backends.kubernetes.apiserver import client, objects
 from oarlock.backends.kubernetes.pods import commands, labels, podstates, rendering
+from oarlock.spec import errors
 
 MARK = "TEST_POD"
 BIN = Path(sys.executable).parent
@@ -158,6 +159,8 @@ class RunningCluster(cluster.Cluster):
             if await self._contain(folder, container, volumes, uid, address) != 0:
                 await self._tell(pod, cluster.ended(1, "the init container failed", "Error"))
                 return
+        if not await self._know_secrets(pod, spec):
+            return
         self._translate(folder, volumes, spec)
         self._move_ports(pod, volumes)
         self.starts[pod.metadata.name] += 1
@@ -168,6 +171,33 @@ class RunningCluster(cluster.Cluster):
         await self.until(lambda: pod.spec.node_name not in self.lost, "the node is back", 600)
         with contextlib.suppress(Exception):  # the pod may be gone
             await self._tell(pod, cluster.all_ended(codes, said))
+
+    async def _know_secrets(self, pod: objects.Pod, spec: Mapping[str, Any]) -> bool:
+        """Read the values to which variables refer, as soon as they are there; False where the pod is deleted."""
+        uid, told = pod.metadata.uid, ""
+        while self._watch.items[uid].metadata.deletion_timestamp is None:
+            try:
+                for container in spec["containers"]:
+                    for one in container.get("env", []):
+                        if (named := one.get("valueFrom", {}).get("secretKeyRef")) is not None:
+                            one["value"] = await self._secret(**named)
+                return True
+            except LookupError as error:
+                if str(error.args[0]) != told:
+                    told = str(error.args[0])
+                    await self._tell(pod, cluster.waiting("CreateContainerConfigError", told))
+                await asyncio.sleep(0.2)
+        return False
+
+    async def _secret(self, name: str, key: str) -> str:
+        """Return the value of the key. Raises LookupError in the words of a kubelet."""
+        try:
+            found = await self.api.get(f"{self.path('secrets')}/{name}", dict[str, Any])
+        except errors.NotFound as error:
+            raise LookupError(f'secret "{name}" not found') from error
+        if key not in found.get("data", {}):
+            raise LookupError(f"couldn't find key {key} in Secret {self.namespace}/{name}")
+        return base64.b64decode(found["data"][key]).decode()
 
     async def _volume(self, folder: Path, said: Mapping[str, Any]) -> Path:
         """Make the volume's folder. A claim is one folder for all pods."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from oarlock.backends.kubernetes.apiserver import objects
 from oarlock.backends.kubernetes.site import Site
 from oarlock.spec import attempts, resources
+from oarlock.spec.access import kubernetessecrets
 
 PREFIX = "oarlock.dev"
 MANAGED_BY = "app.kubernetes.io/managed-by"
@@ -19,6 +22,8 @@ TENSORBOARD = f"{PREFIX}/tensorboard"
 of others: the place that it takes is held by no job."""
 BOUND_BY = f"{PREFIX}/bound-by"
 """An annotation: the scheduler that binds the pod, where that is not the server."""
+SECRETS = f"{PREFIX}/secrets"
+"""An annotation: the secrets of the job that refer to Kubernetes Secrets, each `NAME=SECRET/KEY`."""
 
 OwnerReference = dict[str, str]
 
@@ -43,6 +48,19 @@ def of_task(installation: str, key: attempts.TaskKey) -> dict[str, str]:
 
 def of_tensorboard(installation: str, job: str, attempt: int) -> dict[str, str]:
     return {MANAGED_BY: "oarlock", TENSORBOARD: installation, JOB: job, ATTEMPT: str(attempt)}
+
+
+def referring(secrets: Iterable[kubernetessecrets.Named]) -> dict[str, str]:
+    """Return the annotation of a pod with these secrets."""
+    text = " ".join(map(str, secrets))
+    return {SECRETS: text} if text else {}
+
+
+def referred(meta: objects.Meta) -> list[kubernetessecrets.Named]:
+    """Return the secrets of the pod that refer to Kubernetes Secrets."""
+    parts = (one.partition("=") for one in meta.annotations.get(SECRETS, "").split())
+    told = ((name, at.partition("/")) for name, _, at in parts)
+    return [kubernetessecrets.Named(name, kubernetessecrets.Reference(secret, key)) for name, (secret, _, key) in told]
 
 
 def references(owner: resources.Resource) -> list[OwnerReference]:

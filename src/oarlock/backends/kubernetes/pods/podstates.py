@@ -15,6 +15,7 @@ A pod whose node does not answer stays as it is, also while it is being deleted:
 from __future__ import annotations
 
 import datetime as dt
+import re
 
 import msgspec
 
@@ -29,6 +30,7 @@ State = observations.State
 
 PULLS = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable"})
 _BACKED_OFF = "ImagePullBackOff"
+_CONFIGURING = "CreateContainerConfigError"
 _ENDED = frozenset({"Succeeded", "Failed"})
 _OOM = "OOMKilled"
 _EVICTED = "Evicted"
@@ -202,9 +204,20 @@ def _detail(pod: objects.Pod, trouble: str, pull: str) -> str:
         if waiting.reason in PULLS:
             image = status.image or _image(pod, status.name)
             return f"image {image} cannot be pulled{f': {pull}' if pull else ''}"
+        if waiting.reason == _CONFIGURING and (lacking := _lacking(pod.metadata, waiting.message)):
+            return f"{lacking}: {waiting.message}"[:MAX_WORDS].rstrip(": ")
         if waiting.reason not in {"ContainerCreating", "PodInitializing"}:
             return f"{waiting.reason}: {waiting.message}"[:MAX_WORDS].rstrip(": ")
     return ""
+
+
+def _lacking(meta: objects.Meta, message: str) -> str:
+    """Return which secrets of the job cannot be read, where the message of the kubelet names their Secret."""
+    words = set(re.findall(r"[-.a-z0-9]+", message))
+    named = [one for one in labels.referred(meta) if one.at.secret in words]
+    exact = [one for one in named if re.search(rf"\bkey {re.escape(one.at.key)} ", message)]
+    told = [f"{one.name} (the key {one.at.key} of the Secret {one.at.secret})" for one in exact or named]
+    return f"a secret that the job names cannot be read, {' or '.join(told)}" if told else ""
 
 
 def _ended_detail(pod: objects.Pod) -> str:

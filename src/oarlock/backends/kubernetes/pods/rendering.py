@@ -45,6 +45,7 @@ MAILBOX, ENVIRONMENTS = "/oarlock/mailbox", "/oarlock/environments"
 DELIVERED, HANDED = "/opt/oarlock/runtime", "/oarlock/assignment"
 TERMINATION_LOG = "/dev/termination-log"
 ADDRESS_VARIABLE = "OARLOCK_ADDRESS"
+SECRET_PREFIX = "OARLOCK_SECRET_"
 ASSIGNMENT, AUTHORITY, STORES = "assignment.json", "ca.pem", "stores.pem"
 
 PORTS = tuple(range(29400, 29400 + 128))
@@ -94,6 +95,7 @@ def pod(one: backends.TaskLaunch, site: Site, secret: str, *, steered: bool = Fa
             "annotations": {
                 **{name: text for profile in profiles for name, text in profile.annotations.items()},
                 f"{labels.PREFIX}/name": one.container.job_name,
+                **labels.referring(one.container.secrets),
                 **bound_by,
             },
             **_owned(one),
@@ -236,6 +238,7 @@ def _assignment(one: backends.TaskLaunch, site: Site) -> bytes:
             train_path=f"{RUNTIME}/train",
             hook_path=f"{RUNTIME}/hook",
             environments=ENVIRONMENTS if _environments(one, site) else None,
+            secret_variables={secret.name: secret_variable(secret.name) for secret in one.container.secrets},
             helper=(),
             mailbox=MAILBOX,
             gpus=None,
@@ -330,6 +333,7 @@ def _task(one: backends.TaskLaunch, site: Site) -> Manifest:
             *({"name": name, "value": value} for name, value in _variables(one, site).items()),
             {"name": "HOME", "value": HOME},
             {"name": ADDRESS_VARIABLE, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+            *_secret_variables(one),
         ],
         "resources": {
             "requests": requests(one.holding.amount, site.gpu_resource),
@@ -347,6 +351,18 @@ def _task(one: backends.TaskLaunch, site: Site) -> Manifest:
     }
 
 
+def secret_variable(name: str) -> str:
+    """Return the variable in which the agent gets the value of a secret that refers to a Kubernetes Secret."""
+    return SECRET_PREFIX + name.replace("-", "_").upper()
+
+
+def _secret_variables(one: backends.TaskLaunch) -> Iterator[Manifest]:
+    """Yield the references of the job's secrets: the kubelet reads the values, and the server never has them."""
+    for secret in one.container.secrets:
+        source = {"secretKeyRef": {"name": secret.at.secret, "key": secret.at.key}}
+        yield {"name": secret_variable(secret.name), "valueFrom": source}
+
+
 def _profiles(one: backends.TaskLaunch, site: Site) -> list[Profile]:
     return site.profiles_of(one.container.pool, one.container.owner)
 
@@ -362,8 +378,9 @@ def _device_claims(profiles: Iterable[Profile]) -> dict[str, str]:
 
 def _variables(one: backends.TaskLaunch, site: Site) -> dict[str, str]:
     """Return the variables that profiles add; those of the agent stay as they are."""
+    own = {"HOME", ADDRESS_VARIABLE, *(secret_variable(secret.name) for secret in one.container.secrets)}
     given = {name: value for profile in _profiles(one, site) for name, value in profile.env.items()}
-    return {name: value for name, value in given.items() if name not in {"HOME", ADDRESS_VARIABLE}}
+    return {name: value for name, value in given.items() if name not in own}
 
 
 def volumes(one: backends.TaskLaunch, site: Site) -> list[jobfile.Volume]:

@@ -1,4 +1,6 @@
-"""`oarlock secrets`: values for jobs. A value comes from a prompt or stdin, never from an argument."""
+"""`oarlock secrets`: values for jobs. A value comes from a prompt or stdin, never from an argument; or it stays in a
+Kubernetes Secret, to which the secret refers.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +16,7 @@ from oarlock.spec.input import validation
 
 if TYPE_CHECKING:
     from oarlock.client.synchronous import clients
+    from oarlock.spec import bodies
 
 
 @command.group("secrets", short_help="List, set and remove secrets")
@@ -33,7 +36,7 @@ def list_secrets(client: clients.Client, as_json: bool) -> None:
     from oarlock.cli.output import tables
     from oarlock.display.tables import columns
 
-    rows = [[one.name, one.owner or "the server", _shared(one.everyone, one.users)] for one in found]
+    rows = [[one.name, one.owner or _of_server(one), _shared(one.everyone, one.users)] for one in found]
     tables.show(columns.SECRETS, rows)
 
 
@@ -45,6 +48,12 @@ def list_secrets(client: clients.Client, as_json: bool) -> None:
     "--for", "users", multiple=True, metavar="USER", help="Share the server's secret with this user. Can be repeated."
 )
 @command.option("--keep-value", is_flag=True, help="Change only the users, and keep the value.")
+@command.option(
+    "--from-kubernetes",
+    "kubernetes",
+    metavar="SECRET/KEY",
+    help="Make a secret of the server that refers to a key of a Kubernetes Secret.",
+)
 @command.json_option
 @command.connected
 def set_secret(
@@ -54,11 +63,22 @@ def set_secret(
     everyone: bool,
     users: tuple[str, ...],
     keep_value: bool,
+    kubernetes: str | None,
     as_json: bool,
 ) -> None:
-    """Create or replace the secret NAME. The value comes from stdin or a prompt."""
+    """Create or replace the secret NAME. The value comes from stdin or a prompt.
+
+    With --from-kubernetes it has no value there, and is a secret of the server: it refers to a key of a Kubernetes
+    Secret in the namespace of the pods. Only administrators may make one.
+    """
     validation.check_name(name)  # before the prompt for a value
-    made = client.set_secret(name, None if keep_value else _value(), server=of_server, everyone=everyone, users=users)
+    if kubernetes is not None and keep_value:
+        raise errors.InvalidInput(
+            "--keep-value and --from-kubernetes exclude each other.", hint="Leave one of them out."
+        )
+    value = None if keep_value or kubernetes is not None else _value()
+    server = of_server or kubernetes is not None
+    made = client.set_secret(name, value, server=server, everyone=everyone, users=users, kubernetes=kubernetes)
     if as_json:
         terminal.json_out(made)
     else:
@@ -85,6 +105,10 @@ def _value() -> str:
     if not value:
         raise errors.InvalidInput("stdin has no value", hint="Send one: echo VALUE | oarlock secrets set NAME")
     return value
+
+
+def _of_server(one: bodies.SecretInfo) -> str:
+    return f"the server: {one.kubernetes} of Kubernetes" if one.kubernetes is not None else "the server"
 
 
 def _shared(everyone: bool, users: tuple[str, ...]) -> str:
