@@ -73,10 +73,15 @@ def test_a_day_of_devices() -> None:
     assert (day.not_ready, day.reserved, round(day.idle, 1)) == (None, None, 0.5), "no sample tells the rest"
     told = [samples.Sample(at=1.0, devices={"h100": samples.Devices(1.0, 1.0 - lost, lost)}) for lost in (0.0, 0.5)]
     (day,) = deviceday.days([state], [], now, told)
-    assert (day.not_ready, day.reserved, day.idle) == (0.25, None, 1.75), "samples of an earlier version"
+    assert (day.not_ready, day.reserved, day.idle) == (0.25, None, 0.75), "samples of an earlier version"
     told = [samples.Sample(at=1.0, devices={"h100": samples.Devices(1.0, 0.5, 0.0, 0.5)}), *told[1:]]
     (day,) = deviceday.days([state], [], now, told)
-    assert (day.not_ready, day.reserved, day.idle) == (0.25, 0.5, 1.25)
+    assert (day.not_ready, day.reserved, day.idle) == (0.25, 0.5, 0.5)
+    (day,) = deviceday.days([state], [held(0.0, None, 0), held(half, None, 0), held(half, now, 0)], now)
+    assert (day.most, round(day.held, 1)) == (1.0, 1.0), "three jobs on one device"
+    told = [samples.Sample(at=1.0, devices={"h100": samples.Devices(1.0, 1.0)})]
+    (day,) = deviceday.days([state], [held(0.0, None, 0, 1)], now, told)
+    assert (day.held, day.idle, day.most) == (1.0, 1.0, 2.0), "the sums are those of the samples"
     (idle,) = deviceday.days([state], [held(0.0, now - 2 * deviceday.DAY_S, 0)], now)
     assert (idle.held, idle.most) == (0.0, 0.0)
 

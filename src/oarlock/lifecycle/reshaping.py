@@ -62,8 +62,8 @@ def change(job: jobs.Job, held: Sequence[holdings.Holding], to: Sequence[holding
     kept_claims = [claims[task.name] for task in staying]
     indexes = _free_indexes(live)
     added: list[holdings.Holding] = []
-    for (_, node), count in more.items():
-        places = _spare([claim for claim in to if claim.node == node], kept_claims, count)
+    for (role, node), count in more.items():
+        places = _spare([claim for claim in to if claim.node == node and claim.role == role], kept_claims, count)
         if places is None:
             return None
         added += [replace(place, attempt=live.number, index=next(indexes)) for place in places]
@@ -74,7 +74,7 @@ def is_possible(job: jobs.Job, live: attempts.Attempt) -> bool:
     """Return whether members may join and leave now: all train, and have said that they can go on among others."""
     members = [task for task in live.members if task.role in ends.COLLECTIVE_ROLES]
     return (
-        jobfile.rejoins(job.spec)
+        jobfile.reshapes(job.spec)
         and job.intent is intents.Intent.RUN
         and live.stop is None
         and live.failing_since is None

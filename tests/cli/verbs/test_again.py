@@ -37,6 +37,11 @@ def test_an_earlier_job_is_submitted_once_more(
     assert (third["snapshot"], third["spec"]["priority"]) == (first["snapshot"], 60)
     asked = json.loads(type_("submit", "--again", "first", "--dry-run"))
     assert (asked["snapshot"], asked["spec"]["name"]) == (first["snapshot"], "first")
+    with clients.Client() as client:
+        client.submit(validation.decode({"command": "true", "name": "bare"}), directory=None, shell={})
+    assert not json.loads(type_("submit", "--again", "bare", "--dry-run")).get("shell"), (
+        "nor does the job get this shell's"
+    )
 
 
 @pytest.mark.parametrize(

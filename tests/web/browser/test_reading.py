@@ -122,6 +122,10 @@ async def test_times_of_day_are_those_of_the_browser(chromium: Browser, still: d
     await page.fill("input[name=until]", "10m")
     await page.press("input[name=until]", "Enter")
     await page.wait_for_url("**since=2026-01-31T12%3A00%2B09%3A00&until=10m**")
+    page = await watched.page("/jobs")
+    await page.fill("input[name=until]", "2026-01-31")
+    await page.press("input[name=until]", "Enter")
+    await page.wait_for_url("**until=2026-01-31T00%3A00%2B09%3A00**")
     await watched.context.close()
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import re
+import time
 from typing import Any
 
 import msgspec
@@ -199,6 +201,24 @@ async def test_the_page_asks_before_a_job_starts_again_from_its_first_step(
 
         monkeypatch.setattr(listed, "_last_step", checkpoint)
         assert await resumed(ran.id) == 303
+
+
+async def test_a_date_without_a_zone_is_utc_wherever_the_server_runs(
+    rig: browsers.WebRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, age in (("early", 7200.0), ("late", 600.0)):
+        rig.clock.now -= age
+        await rig.submit("ann", name=name)
+        rig.clock.now += age
+    since = f"{dt.datetime.fromtimestamp(rig.clock.now - 3600, dt.UTC):%Y-%m-%dT%H:%M}"
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    try:
+        async with rig.browser("ann") as browser:
+            assert names((await browser.get("/jobs", params={"since": since})).text) == ["late"]
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 async def test_jobs_are_filtered_by_time_and_name_and_the_form_keeps_both(rig: browsers.WebRig) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import statistics
+from collections.abc import Sequence
 
 import msgspec
 
@@ -15,25 +16,27 @@ PARTS = 96
 
 WIDTH, HEIGHT = 192, 24
 
+Device = tuple[str, int]
+"""The name of a node, and the index of one of its devices."""
+
 
 class Day(msgspec.Struct, frozen=True):
-    """`points` is a polygon; `held` is the mean number of held devices, `most` the greatest of a quarter of an hour.
+    """Mean numbers of devices over the day, and the curve of those that were held.
 
-    `not_ready` is the mean number of devices on nodes that were not ready, `reserved` that of idle ones where the first
-    waiting job was expected to start, each None where no sample tells; `idle` the rest.
+    `held`, `idle`, `not_ready` and `reserved` (idle ones where the first waiting job was expected to start) are those
+    of the samples, in which a shared device counts by its shares. Without samples `held` is that of the curve, `idle`
+    is the rest, and the other two are None. `points` is the polygon of the curve, in which a shared device counts once;
+    `most` is its greatest mean of a quarter of an hour.
     """
 
     type: str
     total: int
     held: float
+    idle: float
     most: float
     points: str
     not_ready: float | None = None
     reserved: float | None = None
-
-    @property
-    def idle(self) -> float:
-        return max(0.0, self.total - self.held - (self.not_ready or 0.0) - (self.reserved or 0.0))
 
 
 def days(
@@ -43,51 +46,61 @@ def days(
     found: Sequence[samples.Sample] = (),
 ) -> list[Day]:
     """Return a day for each type of GPU of the present nodes. Devices of nodes that are gone are left out."""
-    kinds: dict[tuple[str, int], str] = {}
+    kinds: dict[Device, str] = {}
     totals: dict[str, int] = {}
     for state in nodes:
         for device in state.node.devices:
             kinds[state.node.name, device.index] = device.type
             totals[device.type] = totals.get(device.type, 0) + 1
-    held = {kind: [0.0] * PARTS for kind in totals}
-    for one in past:
-        for kind, count in _devices(one, kinds).items():
-            _add(held[kind], count, one.started_at, now if one.ended_at is None else one.ended_at, now)
+    curves = {kind: [0.0] * PARTS for kind in totals}
+    for device, spans in _spans(past, now).items():
+        if device in kinds:
+            for first, last in spans:
+                _add(curves[kinds[device]], first, last, now)
     return [
-        Day(
-            type=kind,
-            total=total,
-            held=sum(held[kind]) / PARTS,
-            most=max(held[kind]),
-            points=_polygon(held[kind], total),
-            not_ready=_mean([each.devices[kind].not_ready for each in found if kind in each.devices]),
-            reserved=_mean([each.devices[kind].reserved for each in found if kind in each.devices]),
-        )
+        _day(kind, total, curves[kind], [each.devices[kind] for each in found if kind in each.devices])
         for kind, total in totals.items()
     ]
 
 
-def _mean(found: Iterable[float | None]) -> float | None:
-    told = [one for one in found if one is not None]
-    return sum(told) / len(told) if told else None
+def _day(kind: str, total: int, curve: Sequence[float], told: Sequence[samples.Devices]) -> Day:
+    held = sum(curve) / PARTS
+    return Day(
+        type=kind,
+        total=total,
+        held=statistics.fmean(one.used for one in told) if told else held,
+        idle=statistics.fmean(one.idle for one in told) if told else total - held,
+        most=max(curve),
+        points=_polygon(curve, total),
+        not_ready=statistics.fmean(one.not_ready for one in told) if told else None,
+        reserved=statistics.fmean(kept)
+        if (kept := [one.reserved for one in told if one.reserved is not None])
+        else None,
+    )
 
 
-def _devices(one: bodies.HeldBefore, kinds: Mapping[tuple[str, int], str]) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for place in one.places:
-        for device in place.devices:
-            if (kind := kinds.get((place.node, device))) is not None:
-                found[kind] = found.get(kind, 0) + 1
-    return found
+def _spans(past: Sequence[bodies.HeldBefore], now: float) -> dict[Device, list[tuple[float, float]]]:
+    """Return when each device was held, by one job or several, as spans that do not overlap."""
+    spans: dict[Device, list[tuple[float, float]]] = {}
+    for one in sorted(past, key=lambda one: one.started_at):
+        first, last = one.started_at, now if one.ended_at is None else one.ended_at
+        for place in one.places:
+            for index in place.devices:
+                known = spans.setdefault((place.node, index), [])
+                if known and first <= known[-1][1]:
+                    known[-1] = (known[-1][0], max(known[-1][1], last))
+                else:
+                    known.append((first, last))
+    return spans
 
 
-def _add(parts: list[float], count: int, first: float, last: float, now: float) -> None:
-    """Add devices to each part of the day by the share of it in which they were held."""
+def _add(parts: list[float], first: float, last: float, now: float) -> None:
+    """Add a device to each part of the day by the share of it in which it was held."""
     width = DAY_S / PARTS
     begin = now - DAY_S
     for place in range(max(0, int((first - begin) // width)), min(PARTS, int((last - begin) // width) + 1)):
         left = begin + place * width
-        parts[place] += count * max(0.0, min(last, left + width) - max(first, left)) / width
+        parts[place] += max(0.0, min(last, left + width) - max(first, left)) / width
 
 
 def _polygon(parts: Sequence[float], total: int) -> str:

@@ -73,18 +73,6 @@
     }
     return page;
   };
-  // A date without a zone is one of this browser; the address has it with its zone, so that it is a permanent link.
-  document.querySelector("form[role=search]").addEventListener("submit", ({ target }) => {
-    for (const name of ["since", "until"]) {
-      const field = target.elements[name];
-      const typed = field.value.trim();
-      const at = /^\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d)?)?$/.test(typed) ? new Date(typed.length > 10 ? typed.replace(" ", "T") : `${typed}T00:00`) : NaN;
-      if (isNaN(at)) continue;
-      const [late, minutes] = [at.getTimezoneOffset() > 0 ? "-" : "+", Math.abs(at.getTimezoneOffset())];
-      const two = (number) => String(Math.floor(number)).padStart(2, "0");
-      field.value = `${typed.length > 10 ? typed : `${typed}T00:00`}${late}${two(minutes / 60)}:${two(minutes % 60)}`;
-    }
-  });
 
   // A line of one rank joins the equal row of others that came with an earlier answer, by the rules of the server's folding:
   // the row is near, has no line of this rank, and follows the row of this rank's line before.

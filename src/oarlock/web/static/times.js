@@ -69,6 +69,19 @@ window.oarlockTimes = (() => {
     if (now && Math.abs(told - aheadMs) > FAR_MS) aheadMs = told;
   };
   const go = () => document.hidden || write(main);
+  // A date without a zone is one of this browser; the address has it with its zone, so that it is a permanent link.
+  const DATE = /^\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d)?)?$/;
+  main.addEventListener("submit", ({ target }) => {
+    for (const field of target.querySelectorAll("[name=since], [name=until]")) {
+      const typed = field.value.trim();
+      if (!DATE.test(typed)) continue;
+      const time = typed.length > 10 ? typed : `${typed}T00:00`;
+      const at = new Date(time.replace(" ", "T"));
+      if (isNaN(at)) continue;
+      const [sign, minutes] = [at.getTimezoneOffset() > 0 ? "-" : "+", Math.abs(at.getTimezoneOffset())];
+      field.value = `${time}${sign}${two(Math.floor(minutes / 60))}:${two(minutes % 60)}`;
+    }
+  });
   setInterval(go, EVERY_MS);
   document.addEventListener("visibilitychange", go);
   for (const kind of ["focusin", "focusout"]) main.addEventListener(kind, () => setTimeout(go));

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import datetime as dt
 import io
 import math
 from typing import Any
@@ -214,7 +215,7 @@ async def _found(
     wanted = {name: chosen[name] or None for name in FILTERS}
     order = {"sort": chosen["sort"], "ascending": chosen["ascending"] == "true" or None}
     first, last = (
-        verbs.since_of(chosen[name], visit.server.now, path=name) if chosen[name] else None for name in TIMES
+        verbs.since_of(chosen[name], visit.server.now, dt.UTC, path=name) if chosen[name] else None for name in TIMES
     )
     times = {
         "since": max((at for at in (since, first) if at is not None), default=None),

@@ -13,7 +13,7 @@ from starlette import responses
 
 from oarlock.client import answers
 from oarlock.display import amounts
-from oarlock.spec import jobfile, jobs
+from oarlock.spec import bodies, jobfile, jobs
 from oarlock.web import routing
 from oarlock.web.access import visits
 from oarlock.web.drawing import charts, colours, curves
@@ -125,7 +125,8 @@ async def resized(visit: visits.Visit, job: jobs.Job) -> list[float]:
     """Return the times at which a running attempt got another number of workers."""
     if not jobfile.rejoins(job.spec):
         return []
-    return [one.at for one in await visit.client.events(job.id) if one.kind == "reshaped"]
+    made = await visit.client.decisions(job.id)
+    return [one.at for one in made.items if one.what in (bodies.What.RESIZED, bodies.What.MOVED)]
 
 
 async def epochs(visit: visits.Visit, job: str, names: Sequence[str], points: int) -> answers.Series | None:
