@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from oarlock.api.process import checkpoints, claimedcheckpoints, homefolder, results
     from oarlock.api.security import secretfiles
     from oarlock.api.services import meters, provided
-    from oarlock.backends import backends, provisioners, tensorboards
+    from oarlock.backends import backends, provisioners, remains, tensorboards
     from oarlock.backends.kubernetes import examining, site
     from oarlock.controllers import running, timing
     from oarlock.controllers.guarding import assigning, launching
@@ -339,6 +339,7 @@ class Engine:
         self.on_end: Callable[[], object] = lambda: None  # called on the engine's thread
         self.adds: provisioners.Provisioner | None = None  # nodes
         self._owner: launching.OwnerOf | None = None
+        self._remains: remains.Remains | None = None
         self._references: launching.ReferencesOf | None = None
         self.tensorboards: tensorboards.TensorBoards | None = None
         self._check: Callable[[], Coroutine[Any, Any, None]] | None = None
@@ -421,7 +422,7 @@ class Engine:
         self.site = site.completed(settings.kubernetes, self._home.task_secret(secrets.token_bytes), settings.tls_ca)
         opened = await backend.connect(self.site, os.environ, clock=time.time, monotonic=time.monotonic)
         self._check = lambda: opened.check_reached(settings.pods_url(self._url))
-        self.adds, self._owner = opened.provisioner(), opened.owner
+        self.adds, self._owner, self._remains = opened.provisioner(), opened.owner, opened.remains()
         self.tensorboards = opened.boards(settings.pods_url(self._url), self._home.task_secret(secrets.token_bytes))
         self._references = references = functools.partial(jobsecrets.references, self._store, self._kept.secrets)
         agents = self._told_to_agents(Path())
@@ -442,6 +443,7 @@ class Engine:
             running,
             sampling,
             succession,
+            sweeping,
             tensorboards,
             timing,
         )
@@ -459,7 +461,7 @@ class Engine:
         def blanker(job: jobs.Job) -> blanking.Blanker:
             return blanking.Blanker(jobsecrets.values(kept.secrets, job))
 
-        remains = leftovers.Leftovers(self.backend, kept.logs, kept.metrics, blanker=blanker, clock=clock)
+        left = leftovers.Leftovers(self.backend, kept.logs, kept.metrics, blanker=blanker, clock=clock)
         report, told = running.report, self._told_to_agents(hook)
         return running.Runner(
             [
@@ -480,7 +482,7 @@ class Engine:
                     store,
                     self.backend,
                     leader,
-                    remains,
+                    left,
                     told,
                     clock=clock,
                     report=report,
@@ -489,6 +491,7 @@ class Engine:
                 ),
                 provisioning.Provisioning(store, self.adds, leader, clock=clock, report=report, rules=settings.rules),
                 tensorboards.TensorBoards(store, self.tensorboards, leader, clock=clock),
+                sweeping.Sweeping(store, self._remains, leader, clock=clock),
                 measuring.Measuring(store, leader, clock=clock, report=report),
                 sampling.Sampling(store, leader, clock=clock, rules=settings.rules),
                 retention.Retention(

@@ -12,7 +12,7 @@ from tests.backends.kubernetes import conftest, test_noderequests
 from tests.backends.kubernetes.test_backend import KubernetesRig, rig  # noqa: F401  (a fixture)
 from tests.backends.kubernetes.testcluster import apiserver, cluster, customobjects, faults, rights
 
-from oarlock.backends.kubernetes import backend, noderequests, ownimage
+from oarlock.backends.kubernetes import backend, noderequests, ownimage, remains
 from oarlock.backends.kubernetes.apiserver import client, credentials, objects, transports
 from oarlock.backends.kubernetes.pods import labels
 from oarlock.spec import errors, jobfile
@@ -83,11 +83,12 @@ class Recorded:
         self._used.add((scope, verb, f"{resource}/{sub}" if sub else resource))
 
 
-async def use_node_requests(provisioner: noderequests.NodeRequests) -> None:
+async def use_node_requests(provisioner: noderequests.NodeRequests, left: remains.Remains) -> None:
     request = test_noderequests.request()
     await provisioner.request("j-1", request)
     await provisioner.tell("j-1", request)
     assert await provisioner.answered()
+    assert {one.plural for one in await left.there()} == {"secrets", "podtemplates", "provisioningrequests"}
     await provisioner.withdraw("j-1", request.number)
 
 
@@ -125,9 +126,9 @@ async def test_the_server_uses_each_of_its_rights(
     await contract.until(
         rig, lambda now: all(one.state is observations.State.GONE for one in now.values()), "all is gone"
     )
-    await opened.discard(key().job, key().attempt)
     async with test_noderequests.definition(api):
-        await use_node_requests(opened.provisioner())
+        await use_node_requests(opened.provisioner(), opened.remains())
+    await opened.discard(key().job, key().attempt)
     assert used == rights.granted() - ELSEWHERE
 
 

@@ -32,6 +32,7 @@ from oarlock.backends.kubernetes import (
     preemptions,
     projecting,
     reaching,
+    remains,
     slices,
     steering,
     tensorboards,
@@ -133,6 +134,10 @@ class KubernetesBackend:
     def provisioner(self) -> noderequests.NodeRequests:
         """Return the way to request nodes of this cluster's autoscaler."""
         return self._requests
+
+    def remains(self) -> remains.Remains:
+        """Return the way to the objects of jobs beside their pods."""
+        return remains.Remains(self._api, self._site, monotonic=self._monotonic)
 
     def boards(self, server: str, task_secret: bytes) -> tensorboards.TensorBoards:
         """Return the way to run a TensorBoard beside each job."""

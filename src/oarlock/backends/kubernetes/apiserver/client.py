@@ -35,6 +35,8 @@ PAGE = 500
 
 MERGE_PATCH = "application/merge-patch+json"
 _JSON = "application/json"
+METADATA = f"{_JSON};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,{_JSON}"
+"""Asks for a list of objects without anything but their metadata. Those that cannot do that answer with all."""
 
 T = TypeVar("T")
 O = TypeVar("O", bound=objects.HasMeta)  # noqa: E741  (an object)
@@ -86,9 +88,7 @@ class Client:
 
     async def delete(self, path: str, *, uid: str | None = None, grace_s: int | None = None) -> None:
         """Delete the object with this UID. One that is gone, or has another UID now, counts as deleted."""
-        body: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
-        if uid is not None:
-            body["preconditions"] = {"uid": uid}
+        body = _options(uid)
         if grace_s is not None:
             body["gracePeriodSeconds"] = grace_s
         try:
@@ -99,9 +99,15 @@ class Client:
             if uid is None:
                 raise
 
-    async def delete_all(self, path: str, params: Params) -> None:
-        """Delete the objects of a collection that the selectors name."""
-        await self.call("DELETE", path, objects.Bare, params=params)
+    async def delete_all(self, path: str, params: Params, *, uid: str | None = None) -> None:
+        """Delete the objects of a collection that the selectors name; with `uid` only one with this UID."""
+        try:
+            await self.call(
+                "DELETE", path, objects.Bare, params=params, body=_options(uid) if uid is not None else None
+            )
+        except errors.Conflict:
+            if uid is None:
+                raise
 
     async def bind(self, namespace: str, pod: str, uid: str, node: str) -> None:
         """Bind the pod of this UID to the node. Raises Conflict for one that is bound, or has another UID."""
@@ -113,25 +119,27 @@ class Client:
         }
         await self.call("POST", f"/api/v1/namespaces/{namespace}/pods/{pod}/binding", objects.Bare, body=body)
 
-    async def pages(self, path: str, kind: type[O], params: Params | None = None) -> AsyncIterator[objects.Page[O]]:
+    async def pages(
+        self, path: str, kind: type[O], params: Params | None = None, *, accept: str = _JSON
+    ) -> AsyncIterator[objects.Page[O]]:
         """List a collection by pages. Raises Gone where the list grew too old on the way: begin again."""
         token = ""
         while True:
             asked = {**(params or {}), "limit": PAGE, **({"continue": token} if token else {})}
-            page: objects.Page[O] = await self.call("GET", path, objects.Page[kind], params=asked)  # type: ignore[valid-type]  # the struct's parameter, at run time
+            page: objects.Page[O] = await self.call("GET", path, objects.Page[kind], params=asked, accept=accept)  # type: ignore[valid-type]  # the struct's parameter, at run time
             yield page
             token = page.metadata.continue_
             if not token:
                 return
 
-    async def list(self, path: str, kind: type[O], params: Params | None = None) -> list[O]:
-        return [item async for page in self.pages(path, kind, params) for item in page.items or ()]
+    async def list(self, path: str, kind: type[O], params: Params | None = None, *, accept: str = _JSON) -> list[O]:
+        return [item async for page in self.pages(path, kind, params, accept=accept) for item in page.items or ()]
 
     async def lines(self, path: str, params: Params) -> AsyncGenerator[bytes, None]:
         """Yield the lines of a watch until the server ends it, or says nothing for QUIET_S. Not tried again: the caller
         knows from where on.
         """
-        request = await self._request("GET", path, params, None, _JSON, read_s=QUIET_S)
+        request = await self._request("GET", path, params, None, (_JSON, _JSON), read_s=QUIET_S)
         try:
             async with self._transport.stream(request) as answer:
                 if answer.status != HTTPStatus.OK:
@@ -156,11 +164,12 @@ class Client:
         params: Params | None = None,
         body: Any = None,
         content: str = _JSON,
+        accept: str = _JSON,
     ) -> T:
         """Send the request until there is an answer that counts. Raises an error of `answers`, or Unavailable."""
         wait = waits.Wait(f"{method} {path}")
         try:
-            found = await self._tried(method, path, kind, params, body, content, wait)
+            found = await self._tried(method, path, kind, params, body, (content, accept), wait)
         except Exception:
             wait.end()
             raise
@@ -168,7 +177,14 @@ class Client:
         return found
 
     async def _tried(
-        self, method: str, path: str, kind: type[T], params: Params | None, body: Any, content: str, wait: waits.Wait
+        self,
+        method: str,
+        path: str,
+        kind: type[T],
+        params: Params | None,
+        body: Any,
+        types: tuple[str, str],
+        wait: waits.Wait,
     ) -> T:
         data = msgspec.json.encode(body) if body is not None else None
         renewed = False
@@ -177,7 +193,7 @@ class Client:
             if method != "GET":
                 failpoints.hit("kubernetes.before_write")
             try:
-                answer = await self._transport.send(await self._request(method, path, params, data, content))
+                answer = await self._transport.send(await self._request(method, path, params, data, types))
             except transports.Lost as error:
                 if tried == self._tries:
                     raise _unreachable(error) from error
@@ -202,15 +218,23 @@ class Client:
         path: str,
         params: Params | None,
         data: bytes | None,
-        content: str,
+        types: tuple[str, str],
         read_s: float = ANSWER_S,
     ) -> transports.Request:
-        headers = {"Accept": _JSON, **await self.access.identity.headers()}
+        """Return the request; `types` are the content types of the body and of the answer."""
+        content, accept = types
+        headers = {"Accept": accept, **await self.access.identity.headers()}
         if data is not None:
             headers["Content-Type"] = content
         return transports.Request(
             method=method, path=path, params=params or {}, data=data, headers=headers, read_s=read_s
         )
+
+
+def _options(uid: str | None) -> dict[str, Any]:
+    """Return the options of a deletion: only of the object with this UID, unless it is None."""
+    body: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
+    return body | ({"preconditions": {"uid": uid}} if uid is not None else {})
 
 
 def _failure(code: int, body: bytes) -> errors.OarlockError:
