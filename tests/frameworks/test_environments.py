@@ -261,6 +261,25 @@ def test_workers_and_servers_are_told_where_the_parameter_servers_are(kind: str)
     assert "OARLOCK_SERVERS" not in told(job("torch", shape), "worker", 0)[0]
 
 
+def test_a_worker_of_servers_keeps_its_number_while_others_come_and_go() -> None:
+    shape = {"chief": jobfile.Role(), "worker": jobfile.Role(count=3, min=1, nproc=2), "ps": jobfile.Role()}
+    apart = jobfile.Strategy(kind=jobfile.StrategyKind.PS, sync=False)
+    one = job("torch", shape, strategy=apart)
+    (attempt,) = one.attempts
+    left = msgspec.structs.replace(attempt.tasks[2], part=attempts.Part.LEFT, leave_by=9.0)
+    tasks = (*attempt.tasks[:2], left, *attempt.tasks[3:])
+    one = msgspec.structs.replace(one, attempts=(msgspec.structs.replace(attempt, tasks=tasks),))
+    found = [
+        (env["OARLOCK_WORKER"], env.get("RANK"))
+        for role, index in (("chief", 0), ("worker", 0), ("worker", 1), ("worker", 2))
+        for env in told(one, role, index)
+    ]
+    assert found == [("0", "0"), ("1", "1"), ("2", "2"), ("3", None), ("4", None), ("5", "3"), ("6", "4")]
+    assert "OARLOCK_WORKER" not in told(one, "ps", 0)[0]
+    for fixed in (jobfile.Strategy(kind=jobfile.StrategyKind.PS), jobfile.Strategy()):
+        assert "OARLOCK_WORKER" not in told(job("torch", shape, strategy=fixed), "worker", 0)[0]
+
+
 def test_an_ipv6_address_stands_in_brackets_beside_a_port() -> None:
     """gRPC and our own programs read such addresses so; without brackets the port is part of the address."""
     found = clusters.Member(

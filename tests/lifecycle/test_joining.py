@@ -9,6 +9,8 @@ from tests.lifecycle import script
 from oarlock.lifecycle import joining, reshaping, stepping
 from oarlock.spec import attempts, events, holdings, phases
 
+replace = msgspec.structs.replace
+
 
 def attempt(part: attempts.Part, phase: phases.TaskPhase) -> attempts.Attempt:
     """Two workers: one trains, the other is in this phase and has passed no barrier."""
@@ -42,6 +44,22 @@ def test_nothing_joins_an_attempt_that_stops() -> None:
         attempt(attempts.Part.JOINING, phases.TaskPhase.REGISTERED), stop=attempts.Cause.STOPPED
     )
     assert joining.admit(live) is live
+
+
+def test_a_worker_more_has_a_place_of_its_own_beside_tasks_without_devices() -> None:
+    play = script.Play()
+    play.run("job {strategy: {kind: ps, sync: false}, roles: {worker: {count: 2, min: 1}, ps: {count: 1}}}")
+    for line in ("admit worker=1", "launched", "register worker-0 ps-0", "report worker-0 PROCESSING rejoin"):
+        play.run(line)
+    gpu, cpu = holdings.Resources(1000, gpus=1), holdings.Resources(1000)
+    server = holdings.Holding(job="j", attempt=1, role="ps", index=0, node="n0", amount=cpu, ports=(20001,))
+    workers = [
+        replace(server, role="worker", index=index, amount=gpu, devices=(index,), ports=(20000 + index,))
+        for index in range(2)
+    ]
+    change = reshaping.change(play.job, [workers[0], server], [*workers, replace(server, ports=(20002,))])
+    assert change is not None
+    assert [(one.task, one.devices, one.ports) for one in change.added] == [("worker-1", (1,), (20002,))]
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ _ON_THE_WAY = frozenset({TaskPhase.PENDING, TaskPhase.DEPLOYING, TaskPhase.DOWNL
 
 def let_go(job: jobs.Job, live: attempts.Attempt, now: float) -> tuple[jobs.Job, attempts.Attempt]:
     """Go on without the workers that have failed."""
-    if live.stop is not None or live.failing_since is not None or not jobfile.rejoins(job.spec):
+    if live.stop is not None or live.failing_since is not None or not jobfile.reshapes(job.spec):
         return job, live
     for task in live.tasks:
         if _may_leave(job, live, task, now):
@@ -166,7 +166,7 @@ def _may_leave(job: jobs.Job, live: attempts.Attempt, task: attempts.Task, now: 
         return False
     if task.part is Part.JOINING:
         return True
-    if task.part is not Part.MEMBER or not task.round:
+    if task.part is not Part.MEMBER or not task.round or not jobfile.rejoins(job.spec):
         return False
     others = [one for one in live.members if one.role in ends.COLLECTIVE_ROLES and one.phase not in phases.ENDED]
     left = _in_wave(live, now) or job.restarts < job.spec.max_restarts

@@ -9,7 +9,7 @@ import hashlib
 
 import msgspec
 
-from oarlock.lifecycle import deadlines
+from oarlock.lifecycle import batching, deadlines
 from oarlock.spec import attempts, errors, jobs, phases
 from oarlock.spec.protocol import assignments
 
@@ -23,6 +23,7 @@ def orders(job: jobs.Job, key: attempts.TaskKey, now: float) -> assignments.Orde
     stop_at = deadlines.stop(job, live, task)
     leave_at = deadlines.let_go(job, live, task)
     told = {taken.task for taken in live.stacks}
+    batch = batching.told(job, live)
     asked = live.stacks_request and task.phase is phases.TaskPhase.PROCESSING and task.name not in told
     unversioned = assignments.Orders(
         version="",
@@ -30,7 +31,7 @@ def orders(job: jobs.Job, key: attempts.TaskKey, now: float) -> assignments.Orde
         stacks=live.stacks_request if asked else None,
         round=live.round,
         release=leave_at is not None and now >= leave_at,
-        batch=assignments.Batch(live.batch.local, live.batch.accumulate) if live.batch is not None else None,
+        batch=assignments.Batch(batch.local, batch.accumulate) if batch is not None else None,
     )
     digest = hashlib.sha256(msgspec.json.encode(unversioned)).hexdigest()[:16]
     return msgspec.structs.replace(unversioned, version=digest)

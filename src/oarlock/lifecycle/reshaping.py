@@ -149,18 +149,20 @@ def _free_indexes(live: attempts.Attempt) -> Iterator[int]:
 def _spare(
     to: Sequence[holdings.Holding], kept: Sequence[holdings.Holding], count: int
 ) -> list[holdings.Holding] | None:
-    """Return `count` of these places of one node, with devices and ports that no kept task holds.
+    """Return the places of `count` workers on a node, with devices and ports of `to` that no kept task holds.
 
-    The scheduler has placed the whole gang anew, so the devices of a place may be those of two tasks that stay.
+    The scheduler has placed the whole gang anew, so the devices and ports of a place may be those of two tasks that
+    stay.
     """
-    first = to[0]
+    workers = [claim for claim in to if claim.role == roles.RoleName.WORKER]
+    first = workers[0]
     kept = [claim for claim in kept if claim.node == first.node]
     shared = bool(first.amount.gpu_milli)
-    devices = [device for claim in to for device in claim.devices]
+    devices = [device for claim in workers for device in claim.devices]
     free = devices if shared else _without(devices, [device for claim in kept for device in claim.devices])
     ports = _without([port for claim in to for port in claim.ports], [port for claim in kept for port in claim.ports])
     each, block = len(first.devices), len(first.ports)
-    if any((len(claim.devices), len(claim.ports)) != (each, block) for claim in to):
+    if any((len(claim.devices), len(claim.ports)) != (each, block) for claim in workers):
         return None
     if len(free) < each * count or len(ports) < block * count:
         return None

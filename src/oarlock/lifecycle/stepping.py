@@ -204,7 +204,7 @@ def _launch_failed(job: jobs.Job, event: events.LaunchFailed, now: float) -> job
     live = _live(job, event.attempt)
     if live is None or live.stop is not None:
         return job
-    without = joining.not_made(job, live, now) if jobfile.rejoins(job.spec) else None
+    without = joining.not_made(job, live, now) if jobfile.reshapes(job.spec) else None
     if without is not None:
         return _with(job, without)
     return _with(job, _stopped(live, attempts.Cause.PLATFORM, f"the launch failed: {event.reason}", "", now))

@@ -228,11 +228,25 @@ def rejoins(spec: JobSpec) -> bool:
 
     The job file asks for it: an elastic role `worker` with `on_failure: restart`.
     """
+    return not serves(spec) and _asks_for(spec, roles.OnFailure.RESTART)
+
+
+def reshapes(spec: JobSpec) -> bool:
+    """Return whether the scheduler may add and take away workers within an attempt, where the training library can.
+
+    With parameter servers it may if no worker waits for all others: `kind: ps` and `sync: false`.
+    """
+    apart = spec.strategy.kind is StrategyKind.PS and spec.strategy.sync is False
+    return rejoins(spec) or (apart and _asks_for(spec, roles.OnFailure.RESTART, None))
+
+
+def _asks_for(spec: JobSpec, *on_failure: roles.OnFailure | None) -> bool:
+    """Return whether the number of its workers may change, and their `on_failure` is one of these."""
     workers = spec.roles.get(roles.RoleName.WORKER)
-    if workers is None or spec.framework is not roles.Framework.TORCH or serves(spec):
+    if workers is None or spec.framework is not roles.Framework.TORCH:
         return False
     elastic = (workers.min or workers.count) < (workers.max or workers.count)
-    return elastic and workers.on_failure is roles.OnFailure.RESTART
+    return elastic and workers.on_failure in on_failure
 
 
 class InPlace(Part, frozen=True):

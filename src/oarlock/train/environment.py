@@ -70,6 +70,7 @@ class Processes:
     gpu_fraction: float | None  # the fraction of its GPU's memory that this process may use, if it shares the GPU
     threads_chosen: bool  # OMP_NUM_THREADS is set
     incarnation: int  # counts the processes of this task
+    worker: int | None  # its number, where workers of parameter servers come and go
 
     @classmethod
     def read(cls, environ: Mapping[str, str] = os.environ) -> Processes:
@@ -83,6 +84,7 @@ class Processes:
             gpu_fraction=_fraction(environ.get("OARLOCK_GPU_FRACTION")),
             threads_chosen="OMP_NUM_THREADS" in environ,
             incarnation=int(environ.get("OARLOCK_INCARNATION") or 1),
+            worker=int(environ["OARLOCK_WORKER"]) if environ.get("OARLOCK_WORKER") else None,
         )
 
 

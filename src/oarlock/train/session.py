@@ -27,7 +27,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from oarlock.train import agreement, batchsizes, environment, errors, membership, stopping, succession, worlds
+from oarlock.train import agreement, batchsizes, environment, errors, membership, shares, stopping, succession, worlds
 from oarlock.train.batches import Batches
 from oarlock.train.batchsizes import Batch
 from oarlock.train.checkpointing import contents, manifests, opening
@@ -108,8 +108,7 @@ class Session:
         self._taken: Batch | None = None  # the last decision in force
         self._epochs: tuple[int, Batches] | None = None
         self._every_steps = every_steps if given.checkpoint_every_s is None else None
-        default_s = EVERY_S if self._every_steps is None else None
-        self._every_s = given.checkpoint_every_s or every_s or default_s
+        self._every_s = given.checkpoint_every_s or every_s or (EVERY_S if self._every_steps is None else None)
         self._directory = given.checkpoints or checkpoints
         self._keep = given.checkpoint_keep or (KEEP if keep is None else keep)
         self._logdir = logdir
@@ -288,8 +287,7 @@ class Session:
         self._pace.restart(cold=True)
         if self._reports:
             self._reports.draw(self._event_file)
-            self._reports.progress.ranks = self.world.world_size
-            self._reports.progress.straggler = None
+            self._reports.progress.ranks, self._reports.progress.straggler = self.world.world_size, None
             self._reports.event("round", number=self._membership.number, step=self.step, ranks=self.world.world_size)
         self._say(f"round {self._membership.number}: {self.world.world_size} ranks go on after step {self.step}")
 
@@ -297,6 +295,8 @@ class Session:
         for strategy in self._strategies:
             strategy.after_step(self.step)
         self._catch_up()
+        if self._apart and self._apart.leaves():
+            raise membership.Left
         dataparallel.check_trained(self._state, self.step)
         self._tell_step()
         for hook in self._hooks:
@@ -335,12 +335,12 @@ class Session:
 
     def _catch_up(self) -> None:
         """Pass over the steps that other ranks made without this one."""
-        reached = max((strategy.reached(self.step) for strategy in self._strategies), default=self.step)
-        if reached > self.step:
-            if self._batches is not None:
-                parts = self.batch.accumulate if self._adapt and self.batch is not None else 1
-                self._batches.skip((reached - self.step) * parts)
-            self.step = reached
+        ranks = self.world.world_size
+        parts = self.batch.accumulate if self._adapt and self.batch is not None else 1
+        self.step = shares.catch_up(self._strategies, self.world, self._batches, self.step, parts)
+        if ranks != self.world.world_size:
+            self._count_steps()
+            self._say(f"{self.world.world_size} workers share the data from step {self.step + 1} on")
 
     def _note_slowest(self, slowest: straggling.Slowest) -> None:
         """Name a rank that the others wait for."""
@@ -403,7 +403,7 @@ class Session:
     def _tell_step(self) -> None:
         if self._reports:
             progress, batches = self._reports.progress, self._batches
-            progress.step, progress.total_steps = self.step, self.total_steps
+            progress.step, progress.total_steps, progress.ranks = self.step, self.total_steps, self.world.world_size
             if batches is not None:
                 progress.examples, progress.epoch = batches.examples, batches.epoch
 

@@ -142,7 +142,7 @@ def init(*, backend: str | None = None, device: str | None = None, timeout_s: fl
         if rounds is not None:
             atexit.register(_leave, os.getpid())
             _control = rounds.meet(rounds.present)
-        elif world_size > 1 and not _meet_at_servers(given):
+        elif (world_size > 1 or given.worker is not None) and not _meet_at_servers(given):
             _control = _join(rank, world_size, backend, chosen, timeout_s)
         _world = World(rank, world_size, given.local_rank, chosen)
     return _world
@@ -383,9 +383,10 @@ def _meet_at_servers(given: environment.Processes) -> bool:
     servers = addresses.given(os.environ)
     if servers is None or not addresses.meets(os.environ):
         return False
+    from oarlock.train.servers.wire import handshake
     from oarlock.train.servers.workers.exchanges import Exchanges
 
-    exchanges = Exchanges(servers, given.rank, given.world_size, given.incarnation)
+    exchanges = Exchanges(servers, handshake.Place.of(given, "meet"))
     return True
 
 

@@ -258,8 +258,17 @@ class Processes:
         return [size for place, (_, size, *_) in enumerate(longest) if not place or longest[place - 1][1] != size]
 
 
+TOGETHER = "roles: {worker: {count: 2, min: 1, gpus: 1, on_failure: restart}}"
+SERVED = "roles: {worker: {count: 2, min: 1, gpus: 1, cpus: 0.3}, ps: {count: 1, cpus: 0.2}}, strategy: "
+
+
 @pytest.mark.long
-def test_workers_that_may_come_and_go_do_so_within_the_attempt(busy: shells.Shell) -> None:
+@pytest.mark.parametrize(
+    "shape",
+    [TOGETHER, SERVED + "{kind: ps, sync: false}", SERVED + "{kind: ps, sync: false, staleness: 2}"],
+    ids=["allreduce", "asynchronous", "bounded staleness"],
+)
+def test_workers_that_may_come_and_go_do_so_within_the_attempt(busy: shells.Shell, shape: str) -> None:
     """1 worker, 2, 1, 2: one attempt, in which the first process stays and no step is lost or done again."""
     told = Processes(busy.work / "diary")
     first, second = busy.work / "first", busy.work / "second"
@@ -269,10 +278,7 @@ def test_workers_that_may_come_and_go_do_so_within_the_attempt(busy: shells.Shel
     busy.write(
         "comes.yaml",
         f"""
-        name: comes
-        command: [python, comes.py, "40000", "{told.folder}"]
-        max_restarts: 0
-        roles: {{worker: {{count: 2, min: 1, gpus: 1, on_failure: restart}}}}
+        {{name: comes, command: [python, comes.py, "40000", "{told.folder}"], max_restarts: 0, {shape}}}
         """,
     )
     busy.do("submit", "comes.yaml")

@@ -217,7 +217,9 @@ def test_a_server_that_ends_calls_no_worker_lost(monkeypatch: pytest.MonkeyPatch
 
 def test_an_exchange_is_answered_again_where_its_answer_was_lost() -> None:
     with farm.running() as servers, ThreadPoolExecutor(2) as pool:
-        first, second = pool.map(lambda rank: exchanges.Exchanges(servers, rank, 2, 1), range(2))
+        first, second = pool.map(
+            lambda rank: exchanges.Exchanges(servers, handshake.Place(rank, 2, 1, "meet")), range(2)
+        )
         assert list(pool.map(lambda one: one.gather(one.joins), (first, second))) == [[False] * 2] * 2
         waiting = first.start_largest([3, 4])
         assert second.start_largest([5, 1])() == [5, 4]

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 import msgspec
 
 from oarlock.frameworks import mpi
+from oarlock.lifecycle import batching
 from oarlock.spec import attempts, holdings, jobfile, jobs, roles
 from oarlock.spec.checkpoints import checkpointlocations
 from oarlock.spec.cluster import nodes
@@ -180,9 +181,10 @@ def _environment(
     if job.spec.batch is not None:
         env["OARLOCK_BATCH_SIZE"] = str(job.spec.batch.size)
     live = job.live
-    if live is not None and live.number == attempt and live.batch is not None:
-        env["OARLOCK_LOCAL_BATCH"] = str(live.batch.local)
-        env["OARLOCK_ACCUMULATE"] = str(live.batch.accumulate)
+    batch = batching.told(job, live) if live is not None and live.number == attempt else None
+    if batch is not None:
+        env["OARLOCK_LOCAL_BATCH"] = str(batch.local)
+        env["OARLOCK_ACCUMULATE"] = str(batch.accumulate)
     place = checkpointlocations.directory(job.spec, job.id, settings.checkpoints)
     if place is not None:
         env["OARLOCK_CHECKPOINTS"] = place

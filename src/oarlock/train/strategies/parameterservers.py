@@ -21,9 +21,9 @@ from typing import Any
 import torch
 from torch import nn, optim
 
-from oarlock.train import environment, errors, worlds
+from oarlock.train import environment, errors, rounds, worlds
 from oarlock.train.servers import addresses, children
-from oarlock.train.servers.model import openings, optimizers, sharding
+from oarlock.train.servers.model import openings, optimizers, sharding, shares
 from oarlock.train.servers.wire import frames, handshake, memory
 from oarlock.train.servers.workers import giving, links, remotes, staging
 from oarlock.train.strategies import replicas
@@ -82,9 +82,13 @@ class ParameterServers(Strategy):
             raise errors.StateError(f"backup={backup}: {self._world.world_size} workers leave none to wait for")
         if (staleness is not None and sync) or (backup and not sync):
             raise errors.StateError("staleness= goes with sync=False, and backup= with sync=True")
-        self._mode = openings.Mode(
-            self._world.world_size, sync=sync, backup=min(backup, self._world.world_size - 1), staleness=staleness
-        )
+        self._given = environment.Processes.read()
+        elastic = self._given.worker is not None and not sync
+        workers = 1 if elastic else self._world.world_size
+        self._mode = openings.Mode(workers, sync, min(backup, self._world.world_size - 1), staleness, elastic)
+        self._shares = shares.Shares()
+        self._rounds = rounds.Rounds(os.environ, 0.0) if elastic else None
+        self._last: int | None = None  # the last step of a worker that leaves
         self.lockstep = self._mode.lockstep
         self._wish = self._strongest = 0
         self._origin: int | None = None  # the step before the first one
@@ -173,15 +177,15 @@ class ParameterServers(Strategy):
         self._reserve(found)
         way = self.settings.sharding
         way = way if kind in optimizers.ELEMENTWISE or way != "partition" else "greedy"
-        incarnation = environment.Processes.read().incarnation
-        place = handshake.Place(self._world.rank, self._world.world_size, incarnation, "step")
+        place = handshake.Place.of(self._given, "step")
         for number, parts in enumerate(sharding.divide(tensors, len(found.servers), way)):
             link = links.Link(found, number, place)
             opening = openings.Opening(remotes.pieces(parts, tensors), kind, self._mode)
-            self._servers.append(remotes.Remote(link, self._world.rank, parts, tensors, self._named, opening))
-        for server in self._servers:
-            server.open()
-        self._steps = self._servers[0].steps
+            remote = remotes.Remote(link, place.rank, parts, tensors, self._named, opening, self._shares)
+            self._servers.append(remote)
+        for server in self._servers:  # the first one finds the steps of a worker that is new
+            server.open(self._steps)
+            self._steps = self._servers[0].steps
         for server in self._servers:
             server.watch = self._watch
         atexit.register(self._leave)
@@ -217,7 +221,7 @@ class ParameterServers(Strategy):
             self._reserve(self._found)
             self._done, self._sessions = False, self._sessions + 1
             for server in self._servers:
-                server.open()
+                server.open(self._steps)
         for server in self._servers:
             server.recovers = False  # until all weights and states are there, a failure ends the attempt
         self._give()
@@ -271,6 +275,10 @@ class ParameterServers(Strategy):
             return step
         if self._origin is None and self._joins:
             self._origin = self._servers[0].began_at or 0
+            if self._mode.elastic and step - self._origin > self._steps:  # its checkpoint is that of a faster worker
+                self._steps = step - self._origin
+                for server in self._servers:
+                    server.advance(self._steps)
         elif self._origin is None:
             self._origin = step - self._before
             if self._world.is_chief:
@@ -286,6 +294,25 @@ class ParameterServers(Strategy):
         have made more updates than another.
         """
         return self.version if self._mode.sync else self._steps
+
+    def share(self, step: int) -> tuple[int, int] | None:
+        if self._rounds is None or self._origin is None:
+            return None
+        assert self._given.worker is not None
+        return self._shares.of(self._given.worker, step - self._origin)
+
+    def leaves(self) -> bool:
+        if self._rounds is None or not self._servers:
+            return False
+        if self._last is None and self._rounds.newest().rank is None:
+            self._last = self._servers[0].part()
+        if self._last is None or self._steps < self._last:
+            return False
+        self._done = True
+        for server in self._servers:
+            server.ask(Kind.DONE, {"wish": 0, "wait": False})
+        self._release()
+        return True
 
     def tell(self, wish: int) -> int:
         self._wish = max(self._wish, wish)

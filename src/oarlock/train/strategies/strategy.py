@@ -112,6 +112,18 @@ class Strategy:
         """
         return wish
 
+    def share(self, step: int) -> tuple[int, int] | None:
+        """Return this process's place among those that share the data of a step, and their number. None where these
+        are the ranks.
+        """
+        return None
+
+    def leaves(self) -> bool:
+        """Return whether this process has made its last step, because the scheduler takes its place away. Not called in
+        lockstep.
+        """
+        return False
+
     def before_save(self) -> None:
         """Prepare for a checkpoint, which is about to be made."""
 

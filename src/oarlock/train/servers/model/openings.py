@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from oarlock.train.servers.wire import frames, memory
+from oarlock.train.servers.wire import frames, handshake, memory
 
 MOST_PARTS = 1 << 20
 MOST_BYTES = 1 << 40
@@ -41,21 +41,28 @@ class Mode:
     """How the updates of `workers` workers come together.
 
     With `sync` an update is the mean of all gradients but the `backup` slowest ones. Without it each gradient is an
-    update of its own, and a worker is at most `staleness` steps ahead of the slowest (None: any number).
+    update of its own, and a worker is at most `staleness` steps ahead of the slowest (None: any number). Where they are
+    `elastic`, workers come and go, so that their number says nothing.
     """
 
     workers: int
     sync: bool = True
     backup: int = 0
     staleness: int | None = None
+    elastic: bool = False
 
     @property
     def lockstep(self) -> bool:
         """Whether all workers make the same steps together."""
         return self.sync and not self.backup
 
+    def fits(self, place: handshake.Place) -> bool:
+        """Return whether a worker that introduced itself so may train in this mode."""
+        return self.elastic is place.elastic and (self.elastic or self.workers == place.workers)
+
     def fields(self) -> dict[str, Any]:
-        return {"workers": self.workers, "sync": self.sync, "backup": self.backup, "staleness": self.staleness}
+        told = {"workers": self.workers, "sync": self.sync, "backup": self.backup, "staleness": self.staleness}
+        return {**told, "elastic": True} if self.elastic else told
 
 
 @dataclass(frozen=True)
@@ -91,6 +98,7 @@ def read(fields: Mapping[str, Any]) -> Opening:
             bool(told["sync"]),
             _count(told["backup"]),
             None if staleness is None else _count(staleness),
+            told.get("elastic") is True,
         )
         opening = Opening(pieces, _text(fields["optimizer"]), mode)
     except (KeyError, TypeError, ValueError) as cause:
@@ -103,6 +111,8 @@ def read(fields: Mapping[str, Any]) -> Opening:
         raise frames.Refused("a parameter that travels by row is not a matrix")
     if not 1 <= mode.workers <= 1 << 20 or mode.backup >= mode.workers:
         raise frames.Refused("the number of workers is not valid")
+    if mode.elastic and mode.sync:
+        raise frames.Refused("workers that wait for each other cannot come and go")
     return opening
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from oarlock.train.servers.model import openings
+from oarlock.train.servers.model import openings, shares
 from oarlock.train.servers.process import handover, meeting, shard, snapshots
 from oarlock.train.servers.wire import bodies, frames, handshake, memory, transport
 from oarlock.train.sharing import segments
@@ -102,7 +102,7 @@ class Server:
         for connection in connections:
             connection.close()
         with self._lock:  # no worker hears of these losses, which end the requests that wait for others
-            for rank in range(self._meeting.workers if self._meeting is not None else 0):
+            for rank in {*range(self._meeting.workers if self._meeting is not None else 0), *self._incarnations}:
                 self._lose(rank)
 
     def await_end(self, seconds: float) -> None:
@@ -136,7 +136,7 @@ class Server:
                     raise frames.Refused(self._over)
                 if self._meeting is None:
                     self._meeting = meeting.Meeting(place.workers)
-                if self._meeting.workers != place.workers:
+                if self._meeting.workers != place.workers and not place.elastic:
                     raise frames.Refused(f"{place.workers} workers, but {self._meeting.workers} are expected")
                 self._place(place, connection)
                 if self._over:
@@ -327,6 +327,7 @@ class _Desk:
             Kind.TAKE: self._take,
             Kind.WANTED: self._wanted,
             Kind.GIVE: self._give,
+            Kind.LEAVE: self._leave,
         }
 
     def serve(self) -> None:
@@ -350,12 +351,13 @@ class _Desk:
     def _open(self, head: frames.Head) -> None:
         _expect(head, 0)
         self._shard = self._server.opened(openings.read(head.fields))
-        if self._shard.opening.mode.workers != self._place.workers:
+        if not self._shard.opening.mode.fits(self._place):
             raise frames.Refused("the mode is for another number of workers")
         self._connection = self._socket
         self._buffers, self._spare = self._shard.buffers(by_row=False), []
         self._server.trains(self._place.rank)
-        steps = self._shard.join(self._place.rank)
+        began = self._server.began_at is not None
+        steps = self._shard.join(self._place.rank, shares.Told.of(head.fields, self._place.workers, began=began))
         self._life = self._shard.life(self._place.rank)
         self._answer(
             {
@@ -364,6 +366,7 @@ class _Desk:
                 "steps": steps,
                 "taken": self._shard.taken(),
                 "began_at": self._server.began_at,
+                **self._shard.shares.news(head.fields),
                 **self._offers(self._shard, head.fields.get("sees")),
             }
         )
@@ -432,7 +435,7 @@ class _Desk:
             _expect(head, held.opening.bytes)
             weights = self._weights(held)
             self._connection.body(held.views(weights))
-            taken = [_whole(each) for each in head.fields["taken"]]
+            taken = {_whole(int(rank)): _whole(number) for rank, number in head.fields["taken"].items()}
             held.resume(weights, _whole(head.fields["version"]), _settings(head), taken)
         held.is_back(self._place.rank)
         self._answer({})
@@ -467,6 +470,7 @@ class _Desk:
         version, taken, shown, changed = held.push(self._place.rank, push, self._buffers)
         wish = self._server.wished(_whole(head.fields["wish"]))
         fields: dict[str, Any] = {"version": version, "taken": taken, "wish": wish, "shown": shown}
+        fields |= held.shares.news(head.fields)
         if changed:
             fields["rows"] = {str(index): len(each.numbers) for index, each in changed.items()}
         self._answer(fields, () if shown else held.views(self._buffers, by_row=changed))
@@ -530,6 +534,13 @@ class _Desk:
         self._connection.body([memoryview(value)])
         self._server.hand_over(number, bytes(value), str(head.fields.get("refused") or ""))
         self._answer({})
+
+    def _leave(self, head: frames.Head) -> None:
+        _expect(head, 0)
+        held = self._opened()
+        if not held.opening.mode.elastic:
+            raise frames.Refused("the workers do not come and go here")
+        self._answer({"last": held.part(self._place.rank)} | held.shares.news(head.fields))
 
     def _finish(self, head: frames.Head) -> None:
         """Take note that the worker trains no more.

@@ -22,12 +22,14 @@ from typing import Any
 import torch
 from torch import nn, optim
 
-from oarlock.train.servers.model import openings, optimizers, rows
+from oarlock.train.servers.model import openings, optimizers, rows, shares
 from oarlock.train.servers.process import showing
 from oarlock.train.servers.wire import bodies, frames, memory
 
 BACK_WITHIN_S = 10.0
 """For so long a restored server waits for workers that might hold newer weights."""
+
+_NOTHING = shares.Told()
 
 Flats = list[torch.Tensor]
 """One flat tensor for each run of pieces of one type: of all pieces, or of all but those that travel by row."""
@@ -70,7 +72,10 @@ class Shard:
         # The version at which each row was changed.
         self._changed_at = {index: torch.zeros(shape[0], dtype=torch.int64) for index, shape in self._by_row.items()}
         self._pending: dict[int, Push] = {}
-        self.clocks = dict.fromkeys(range(self.opening.mode.workers), 0)  # the gradients taken of each worker
+        counted = 0 if self.opening.mode.elastic else self.opening.mode.workers
+        self.clocks = dict.fromkeys(range(counted), 0)  # the gradients taken of each worker
+        self.shares = shares.Shares()  # of workers that come and go
+        self._seen: set[int] = set()  # those of them that were here
         self._passed_over: dict[int, int] = {}  # the steps that a worker was absent for, which count as its own
         self._gone: set[int] = set()  # workers that train no more
         mode, size = self.opening.mode, sum(piece.bytes for piece in self.opening.pieces)
@@ -170,24 +175,59 @@ class Shard:
         for parameter, piece in zip(self._parameters, self._pieces(flats)):
             parameter.data = piece
 
-    def join(self, rank: int) -> int:
+    def join(self, rank: int, told: shares.Told = _NOTHING) -> int:
         """Count this worker among those that train. Return the number of steps that it has behind it.
 
         Under bounded staleness, one that comes back takes the place of the slowest, so that no other waits for it.
+        What it has `told` counts where workers come and go.
         """
         with self.changed:
+            if self.opening.mode.elastic:
+                self._take_in(rank, told)
             came_back = rank in self._gone
             self._gone.discard(rank)
             if came_back and self.opening.mode.staleness is not None:
                 others = [self._steps(other) for other in self.clocks if other not in self._gone | {rank}]
                 behind = max(0, min(others, default=0) - self._steps(rank))
-                self._passed_over[rank] = self._passed_over.get(rank, 0) + behind
+                if self.opening.mode.elastic:
+                    self.clocks[rank] += behind
+                else:
+                    self._passed_over[rank] = self._passed_over.get(rank, 0) + behind
             return self.version if self.opening.mode.sync else self._steps(rank)
 
-    def taken(self) -> list[int]:
+    def _take_in(self, rank: int, told: shares.Told) -> None:
+        """Give a new worker a share of the steps that no other has begun."""
+        self.shares.take(told.divisions)
+        steps = told.steps
+        if not told.began:
+            self.shares.begin(range(told.workers))
+        elif rank not in self.shares.present and not steps:
+            steps = self.shares.change({*self.shares.present, rank}, self._begun_by_some())
+        self.clocks[rank] = max(self.clocks.get(rank, 0), steps)
+        self._seen.add(rank)
+        self._forget_leavers()
+
+    def _forget_leavers(self) -> None:
+        """Do not wait for workers that have left while this server was restored."""
+        self._gone |= self.clocks.keys() - self._seen - set(self.shares.present)
+
+    def _begun_by_some(self) -> int:
+        """Return the last step that a worker may have begun."""
+        return max(self.clocks.values(), default=0) + 1
+
+    def part(self, rank: int) -> int:
+        """Divide the data among the others. Return the last step in which this worker has a share."""
+        with self.changed:
+            last = self.shares.last_of(rank)
+            if last is None:
+                last = self.shares.change({*self.shares.present} - {rank}, self._begun_by_some())
+            return last
+
+    def taken(self) -> dict[int, int]:
         """Return the number of gradients that were taken of each worker, where each is an update of its own."""
         with self.changed:
-            return [] if self.opening.mode.sync else [self.clocks[rank] for rank in sorted(self.clocks)]
+            left = self._gone - set(self.shares.present) if self.opening.mode.elastic else set()
+            return {} if self.opening.mode.sync else {rank: self.clocks[rank] for rank in self.clocks.keys() - left}
 
     def is_back(self, rank: int) -> None:
         """Take note that this worker has told the version of its weights."""
@@ -225,12 +265,15 @@ class Shard:
     def is_over(self) -> bool:
         """Return whether no worker trains any more."""
         with self.changed:
-            return len(self._gone) == self.opening.mode.workers
+            return self._is_over()
 
     def await_end(self) -> None:
         """Wait until no worker trains any more."""
         with self.changed:
-            self.changed.wait_for(lambda: len(self._gone) == self.opening.mode.workers)
+            self.changed.wait_for(self._is_over)
+
+    def _is_over(self) -> bool:
+        return bool(self.clocks) and self._gone >= self.clocks.keys()
 
     def load(self, flats: Flats, version: int, settings: Sequence[Mapping[str, Any]]) -> None:
         """Take these weights. The optimizer begins anew unless its state is loaded after this."""
@@ -245,7 +288,7 @@ class Shard:
             self._pending.clear()
             self.changed.notify_all()
 
-    def read(self, rank: int, into: Flats) -> tuple[int, list[int], bool]:
+    def read(self, rank: int, into: Flats) -> tuple[int, dict[int, int], bool]:
         """Copy the weights, unless this worker sees them. Return their version, the number of gradients of each worker
         that are in them, and whether the worker is to read them in the shared memory.
         """
@@ -253,7 +296,7 @@ class Shard:
             shown = self._read(rank, into)
             return self.version, self.taken(), shown
 
-    def push(self, rank: int, push: Push, into: Flats) -> tuple[int, list[int], bool, dict[int, rows.Rows]]:
+    def push(self, rank: int, push: Push, into: Flats) -> tuple[int, dict[int, int], bool, dict[int, rows.Rows]]:
         """Take part in the next update. Copy the weights after it, as `read` does. Return the same, and the rows that
         were changed since the worker's version, of the pieces that travel by row.
 
@@ -292,17 +335,23 @@ class Shard:
             return self.version, self.taken(), shown, self._changed(since)
 
     def resume(
-        self, flats: Flats, version: int, settings: Sequence[Mapping[str, Any]], taken: Sequence[int] = ()
+        self,
+        flats: Flats,
+        version: int,
+        settings: Sequence[Mapping[str, Any]],
+        taken: Mapping[int, int] | None = None,
     ) -> None:
         """Take a worker's weights where they are newer than those of the checkpoint. The optimizer keeps its state.
 
         `taken` says how many gradients of each worker are in these weights.
         """
         with self.changed:
-            if taken and len(taken) != len(self.clocks):
+            if taken and taken.keys() != self.clocks.keys() and not self.opening.mode.elastic:
                 raise frames.Refused("the gradients taken are those of another number of workers")
             if not self.loaded or version > self.version:
-                self.clocks.update(enumerate(taken))
+                self.clocks.update(taken or {})
+                if self.opening.mode.elastic:
+                    self._forget_leavers()
             if not self.loaded:
                 self.load(flats, version, settings)
                 if version and self._keeps_state():
@@ -332,6 +381,7 @@ class Shard:
             told = {"settings": json.dumps(self._settings), "entries": json.dumps(entries)}
             counts = {"version": self.version, "clocks": dict(self.clocks), "gone": sorted(self._gone)}
             counts["passed_over"] = dict(self._passed_over)
+            counts["shares"] = self.shares.fields()
             return {**told, **counts, "weights": weights, "tensors": tensors}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
@@ -341,6 +391,7 @@ class Shard:
             self.load_state(json.loads(saved["entries"]), saved["tensors"])
             self.clocks, self._gone = dict(saved["clocks"]), set(saved["gone"])
             self._passed_over = dict(saved["passed_over"])
+            self.shares.take(saved["shares"])
             self._expected = set(self.clocks) - self._gone
             self._expected_until = time.monotonic() + BACK_WITHIN_S
 

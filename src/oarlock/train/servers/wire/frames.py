@@ -44,6 +44,7 @@ class Kind(enum.IntEnum):
     TAKE = 17  # the successor of a dead worker; body of the answer: the state of the others
     WANTED = 18  # whether a successor waits for the state of this worker
     GIVE = 19  # body: this worker's state, for the successor of another one
+    LEAVE = 20  # this worker is taken away; the answer tells its last step
 
 
 class Refused(Exception):

@@ -12,23 +12,40 @@ import json
 import secrets
 from dataclasses import asdict, dataclass
 
+from oarlock.train import environment
 from oarlock.train.servers.wire import frames, transport
 
+MOST_WORKERS = 1 << 20
 _NONCE_BYTES = 16
 
 
 @dataclass(frozen=True)
 class Place:
-    """A worker, as it introduces itself. `purpose` is `step`, `meet` or `give`: a connection for each."""
+    """A worker, as it introduces itself. `purpose` is `step`, `meet` or `give`: a connection for each.
+
+    Where workers come and go (`elastic`), `rank` is the number that the worker keeps, and `workers` is how many there
+    were when it began.
+    """
 
     rank: int
     workers: int
     incarnation: int
     purpose: str
+    elastic: bool = False
+
+    @classmethod
+    def of(cls, given: environment.Processes, purpose: str) -> Place:
+        """Return the place of this process."""
+        elastic = given.worker is not None
+        rank = given.rank if given.worker is None else given.worker
+        return cls(rank, given.world_size, given.incarnation, purpose, elastic)
 
     def __post_init__(self) -> None:
         numbers = (self.rank, self.workers, self.incarnation)
-        if any(type(each) is not int for each in numbers) or not 0 <= self.rank < self.workers <= 1 << 20:
+        if any(type(each) is not int for each in numbers) or type(self.elastic) is not bool:
+            raise frames.Refused("the worker's place is not valid")
+        ranks = MOST_WORKERS if self.elastic else self.workers
+        if not 0 <= self.rank < ranks or not 1 <= self.workers <= MOST_WORKERS:
             raise frames.Refused("the worker's place is not valid")
         if self.purpose not in {"step", "meet", "give"}:
             raise frames.Refused("the purpose of the connection is not known")

@@ -34,9 +34,9 @@ class Exchanges:
     Where it `joins` others that train already, they do not meet any more: each exchange has this worker's value alone.
     """
 
-    def __init__(self, servers: addresses.Addresses, rank: int, workers: int, incarnation: int) -> None:
-        self._rank, self._workers = rank, workers
-        self._link = links.Link(servers, 0, handshake.Place(rank, workers, incarnation, "meet"))
+    def __init__(self, servers: addresses.Addresses, place: handshake.Place) -> None:
+        self._rank, self._workers = place.rank, place.workers
+        self._link = links.Link(servers, 0, place)
         self.joins = self._link.joins
         self.watch: Callable[[], None] = lambda: None  # called again and again while this worker waits for the others
         self._begun = 0

@@ -28,8 +28,7 @@ class Giving:
         self, servers: addresses.Addresses, world: worlds.World, pack: Pack, keep_waiting: Callable[[], None]
     ) -> None:
         self._servers, self._pack, self._keep_waiting = servers, pack, keep_waiting
-        incarnation = environment.Processes.read().incarnation
-        self._place = handshake.Place(world.rank, world.world_size, incarnation, "give")
+        self._place = handshake.Place.of(environment.Processes.read(), "give")
         self._link: links.Link | None = None
         self._looked_at = monotonic()
         self._asked_at: dict[int, float] = {}  # when each request was seen first

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn, optim
 
-from oarlock.train.servers.model import openings, rows, sharding
+from oarlock.train.servers.model import openings, rows, sharding, shares
 from oarlock.train.servers.wire import frames, memory
 from oarlock.train.servers.workers import links, staging
 
@@ -29,9 +29,11 @@ class Remote:
         tensors: Sequence[sharding.Tensor],
         named: Sequence[tuple[str, nn.Parameter]],
         opening: openings.Opening,
+        division: shares.Shares | None = None,
     ) -> None:
         self.link, self._rank = link, rank
-        self._taken: list[int] = []  # the gradients of each worker in the weights here; none in step with the others
+        self._shares = division or shares.Shares()  # of the data, among workers that come and go
+        self._taken: dict[int, int] = {}  # the gradients of each worker in the weights here; none in step with others
         self._parts, self._tensors, self._named, self._opening = parts, tensors, named, opening
         self._staged: dict[int, torch.Tensor] = {}  # by the number of the part
         self._pushed: dict[int, rows.Rows] = {}  # kept for a request that is repeated
@@ -46,11 +48,32 @@ class Remote:
         self.version = self.steps = 0
         self.began_at: int | None = None
 
-    def open(self) -> None:
-        """Take part in the training from now on."""
-        told = self.link.open(self._opening.fields())
+    def open(self, steps: int = 0) -> None:
+        """Take part in the training from now on, after so many steps where workers come and go."""
+        told = self.link.open({**self._opening.fields(), **self._knowledge(steps)})
         self.version, self.steps, self.began_at = int(told["version"]), int(told["steps"]), told["began_at"]
-        self._taken = list(told["taken"])
+        self._learn(told)
+
+    def advance(self, steps: int) -> None:
+        """Count so many steps of this worker, which it has in the weights of a checkpoint."""
+        self._taken[self._rank] = max(steps, self._taken.get(self._rank, 0))
+
+    def part(self) -> int:
+        """Let the others divide the data without this worker. Return the last step in which it has a share."""
+        told = self.ask(Kind.LEAVE, {})
+        self._shares.take(told["shares"])
+        return int(told["last"])
+
+    def _knowledge(self, steps: int) -> dict[str, Any]:
+        return {"shares": self._shares.fields(), "steps": steps} if self._opening.mode.elastic else {}
+
+    def _learn(self, told: dict[str, Any]) -> None:
+        """Take note of the steps of all workers."""
+        own = self._taken.get(self._rank, 0)
+        self._taken = {int(rank): int(number) for rank, number in told["taken"].items()}
+        if self._opening.mode.elastic:
+            self._taken.setdefault(self._rank, own)
+        self._shares.take(told.get("shares", []))
 
     def load(self, settings: Sequence[dict[str, Any]], optimizer: optim.Optimizer) -> None:
         """Give the server the present weights and the optimizer's state."""
@@ -93,6 +116,8 @@ class Remote:
         self._settings = list(settings)
         number = self._taken[self._rank] + 1 if self._taken else 0
         fields = {"base": self.version, "number": number, "absent": absent, "settings": settings, "wish": wish}
+        if self._shares.divisions:
+            fields["divisions"] = len(self._shares.divisions)
         if self._strays:
             fields["all_rows"] = True
         if self._pushed:
@@ -124,7 +149,8 @@ class Remote:
             place = self._place(self._parts[number])
             whole = place.view(self._opening.pieces[number].shape)
             whole[changed.numbers.to(whole.device)] = changed.values.to(whole.device)
-        self.version, self._taken = int(fields["version"]), list(fields["taken"])
+        self.version = int(fields["version"])
+        self._learn(fields)
         self._strays = False
         return int(fields.get("wish", 0))
 
@@ -229,7 +255,8 @@ class Remote:
         """Connect to the server's successor, and bring it up to the version of this worker."""
         self.link.reconnect()
         version = self.version
-        told = self.link.open(self._opening.fields())
+        steps = self._taken.get(self._rank, 0)
+        told = self.link.open({**self._opening.fields(), **self._knowledge(steps)})
         newer = version > int(told["version"]) or not told["loaded"]
         weights = [self._cut(part, self._named[part.tensor][1].detach()) for part in self._parts] if newer else []
         known = {"version": version, "taken": self._taken, "began_at": self.began_at}
