@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from oarlock.train import environment, errors
+from oarlock.train import environment, errors, hostnames
 
 if TYPE_CHECKING:
     import torch
@@ -141,6 +141,7 @@ def init(*, backend: str | None = None, device: str | None = None, timeout_s: fl
         rounds = _rounds(os.environ, chosen, backend, timeout_s)
         if rounds is not None:
             atexit.register(_leave, os.getpid())
+            hostnames.stop_slow_lookups(rounds.present.address)
             _control = rounds.meet(rounds.present)
         elif (world_size > 1 or given.worker is not None) and not _meet_at_servers(given):
             _control = _join(rank, world_size, backend, chosen, timeout_s)
@@ -426,6 +427,7 @@ def _join(rank: int, world_size: int, backend: str | None, device: torch.device,
     timeout = dt.timedelta(seconds=timeout_s)
     if not distributed.is_initialized():
         _ours = True
+        hostnames.stop_slow_lookups(os.environ["MASTER_ADDR"])
         distributed.init_process_group(
             backend or ("nccl" if device.type == "cuda" else "gloo"), rank=rank, world_size=world_size, timeout=timeout
         )
