@@ -19,7 +19,7 @@ from starlette import responses, routing, types
 from oarlock.spec import bodies, errors
 from oarlock.web import routing as table
 from oarlock.web import settings
-from oarlock.web.access import admissions, cookies, multipart, origins, turns, visits
+from oarlock.web.access import admissions, cookies, multipart, origins, recent, turns, visits
 from oarlock.web.pages import home, live
 from oarlock.web.pages.administration import login, server, sessions, users
 from oarlock.web.pages.cluster import cluster, pools, simulate, usage
@@ -91,7 +91,7 @@ class Pages:
         self._turns = turns.Turns()
         self._feeds = feeds.Feeds(self._marks, self._admissions)
         self._open = openpages.OpenPages()
-        self._shared = visits.Shared(set(), self._turns, self._feeds, self._open)
+        self._shared = visits.Shared(set(), self._turns, self._feeds, self._open, recent.RecentState())
         self._drawing = drawing.Thread()
         self._updates = fragments.Updates(self._drawing)
 

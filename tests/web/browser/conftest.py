@@ -18,7 +18,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 import pytest_asyncio
 from tests.e2e import shell as shells
-from tests.web.browser import stills
+from tests.web.browser import hearing, stills
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser, BrowserContext, Page
@@ -146,3 +146,21 @@ async def answering(tmp_path: Path) -> AsyncIterator[stills.Still]:
     """A server with some jobs that stands still and belongs to one test, which may change what is there."""
     async with stills.serving(tmp_path, full=True) as full:
         yield full
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def opened(chromium: Browser, tmp_path: Path) -> AsyncIterator[hearing.Open]:
+    async with stills.serving(tmp_path, full=False) as still:
+        context: BrowserContext = await chromium.new_context()
+        await context.add_cookies(still.cookies)
+        await context.add_init_script(hearing.AWAY)
+        watched = Watched(context, still.url)
+        watched.lost = True  # a test may let requests fail
+        page = await context.new_page()
+        one = hearing.Open(page)
+        async with page.expect_request("**/live"):
+            await page.goto(still.url + "/jobs")
+        await page.wait_for_timeout(hearing.QUIET_MS)
+        yield one
+        await context.close()
+    assert watched.faults == []

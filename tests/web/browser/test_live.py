@@ -2,74 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-import pytest_asyncio
-from tests.web.browser import conftest, stills, test_stills
+from tests.web.browser import stills, test_stills
+from tests.web.browser.hearing import ELSEWHERE, QUIET_MS, SHOWN, Open
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser, BrowserContext, Page
 
 pytestmark = pytest.mark.browser
-
-AWAY = "Object.defineProperty(document, 'hidden', { get: () => !!window.away });"
-ELSEWHERE, SHOWN = ["job:another", "nodes"], ["job:another", "jobs"]
-QUIET_MS = 1500
-"""Longer than the pause between two updates: a page that has not asked by then does not ask."""
-
-
-class Open:
-    """The open list of jobs of a server on which nothing happens, and the answers to its updates."""
-
-    def __init__(self, page: Page) -> None:
-        self.page = page
-        self.answers: list[int] = []
-        self.name = self.tag = ""
-        page.on("response", lambda answer: self._answered(answer.status, answer.request.headers, answer.headers))
-
-    def _answered(self, status: int, headers: dict[str, str], told: dict[str, str]) -> None:
-        if "oarlock-fragment" in headers:
-            self.name, self.tag = headers["oarlock-page"], told["etag"]
-            self.answers.append(status)
-
-    async def hear(self, after: int, seq: int, topics: list[str], mark: str = "") -> None:
-        """Tell the page news as the browser's page with the stream would; events count from the page's last one."""
-        marks = {self.name: mark} if mark else {}
-        news = {"kind": "changed", "after": after, "seq": seq, "topics": topics, "marks": marks}
-        await self.page.evaluate(
-            """({ after, seq, ...news }) => {
-                const seen = Number(document.getElementById("content").dataset.seq);
-                const channel = new BroadcastChannel("oarlock-live");
-                channel.postMessage({ ...news, after: seen + after, seq: seen + seq });
-            }""",
-            news,
-        )
-
-    async def updated(self, count: int) -> None:
-        while len(self.answers) < count:
-            await self.page.wait_for_timeout(50)
-        await self.page.wait_for_timeout(QUIET_MS)
-        assert len(self.answers) == count
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def opened(chromium: Browser, tmp_path: Path) -> AsyncIterator[Open]:
-    async with stills.serving(tmp_path, full=False) as still:
-        context: BrowserContext = await chromium.new_context()
-        await context.add_cookies(still.cookies)
-        await context.add_init_script(AWAY)
-        watched: Any = conftest.Watched(context, still.url)
-        page = await context.new_page()
-        one = Open(page)
-        async with page.expect_request("**/live"):
-            await page.goto(still.url + "/jobs")
-        await page.wait_for_timeout(QUIET_MS)
-        yield one
-        await context.close()
-    assert watched.faults == []
 
 
 async def test_a_page_that_is_opened_has_all_events_and_asks_for_nothing(opened: Open) -> None:
@@ -360,7 +303,7 @@ async def test_a_page_whose_server_was_long_away_is_live_again_after_pauses_of_5
     await page.clock.run_for(41_000)  # the open stream falls silent
     lost = "!document.getElementById('connection').hidden"
     assert await waited.until(lost, 10_000) < 10_000
-    await waited.until("false", 300_000, 5000)
+    await waited.until("false", 700_000, 5000)  # so many attempts that the pauses would be longer
     await page.context.unroute("**/*")
     assert await waited.until(f"!({lost})", 10_000) <= 5000
     await watched.context.close()

@@ -15,7 +15,7 @@ from starlette import types
 
 from oarlock.spec import bodies, errors
 from oarlock.spec.access import users
-from oarlock.web.access import admissions, calls, cookies, multipart, transport, turns
+from oarlock.web.access import admissions, calls, cookies, multipart, recent, transport, turns
 from oarlock.web.updates import feeds, openpages
 
 T = TypeVar("T")
@@ -35,13 +35,14 @@ _STRENGTH = {users.Right.VIEWER: 0, users.Right.USER: 1, users.Right.ADMIN: 2}
 
 class Shared(NamedTuple):
     """Things that all visits share: the costly work under way, the turns of work that waits, the readers of the news,
-    and the open pages.
+    the open pages, and the server's state of the last moment.
     """
 
     busy: set[str]
     line: turns.Turns
     readers: feeds.Feeds
     pages: openpages.OpenPages
+    state: recent.RecentState
 
 
 class Visit:
@@ -175,6 +176,11 @@ class Visit:
     def news(self) -> contextlib.AbstractAsyncContextManager[feeds.Ear]:
         """Listen to the news of this session, from the events on that its pages may lack."""
         return self._shared.readers.listening(str(self.secret), self.server, lambda: self.connected(self.secret))
+
+    async def state(self) -> bodies.ServerState:
+        """Return the state of the server as of the last moment. Raises Forbidden where the user is no administrator."""
+        self.demand(users.Right.ADMIN)
+        return await self._shared.state.find(self.client.server_state)
 
     def note_open(self, address: openpages.Address, shown: Iterable[str]) -> None:
         """Take note of an update of the page that asks."""

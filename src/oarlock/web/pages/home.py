@@ -137,8 +137,7 @@ async def _notices(visit: visits.Visit) -> list[findings.Finding]:
     """Return the problems of the server and of its machine, for an administrator."""
     if not visit.may(users.Right.ADMIN):
         return []
-    state = await visit.client.server_state()
-    found = findings.of_server(visit.server.home, state)
+    found = findings.of_server(visit.server.home, await visit.state())
     return [one for one in found if one.state in (findings.State.WARNING, findings.State.PROBLEM)]
 
 
