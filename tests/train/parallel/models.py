@@ -41,6 +41,18 @@ def sharded(net: Net) -> Any:
     return fully_shard(net, mesh=mesh)
 
 
+def at_the_root(net: Net) -> Any:
+    """FSDP2 whose parameters all stay gathered after a forward pass: torch expects a backward pass behind it."""
+    return fully_shard(net, mesh=train.device_mesh())
+
+
+def gathered(net: Net) -> Any:
+    """FSDP2 of layers whose parameters stay gathered, too."""
+    net = sharded(net)
+    net.set_reshard_after_forward(False)
+    return net
+
+
 def by_tensor(net: Net) -> Any:
     net.first, net.last = nn.Linear(5, 12), nn.Linear(12, 1)  # torch divides them evenly alone
     return parallelize_module(
@@ -65,7 +77,7 @@ def whole(net: Net) -> Any:
     return train.data_parallel(net)
 
 
-DIVISIONS = {each.__name__: each for each in (sharded, by_tensor, both, replicated, whole)}
+DIVISIONS = {each.__name__: each for each in (sharded, at_the_root, gathered, by_tensor, both, replicated, whole)}
 
 
 def full(state: Any) -> Any:
@@ -77,8 +89,19 @@ def full(state: Any) -> Any:
     return state.clone() if isinstance(state, torch.Tensor) else state
 
 
-def learn(folder: Path, division: str, *, stop: int | None = None, total_steps: int = 30, **options: Any) -> None:
-    """Train on the same batch on every rank, and save the whole state at the begin and the end as folder/NAME.pt."""
+def learn(
+    folder: Path,
+    division: str,
+    *,
+    stop: int | None = None,
+    total_steps: int = 30,
+    evaluate: bool = False,
+    **options: Any,
+) -> None:
+    """Train on the same batch on every rank, and save the whole state at the begin and the end as folder/NAME.pt.
+
+    `evaluate`: before the session and at the end of each step, so that a save follows a forward pass.
+    """
     world = train.init()
     torch.manual_seed(7)
     net = DIVISIONS[division](Net().double())
@@ -91,6 +114,8 @@ def learn(folder: Path, division: str, *, stop: int | None = None, total_steps: 
     hooks = [scripts.Interrupt(stop, 15, rank=world.world_size - 1)] if stop else []
     state = {"model": net, "optimizer": optimizer, "scheduler": scheduler}
     given = {"checkpoints": folder / "checkpoints", "every_steps": 3, "total_steps": total_steps, "hooks": hooks}
+    if evaluate:
+        _evaluate(net, x)
     with train.Session(**state, **given, **options) as session:
         keep(folder / "begin.pt", net, optimizer, session.step)
         for _ in session.steps():
@@ -100,7 +125,14 @@ def learn(folder: Path, division: str, *, stop: int | None = None, total_steps: 
             optimizer.step()
             scheduler.step()
             session.log(loss=loss)
+            if evaluate:
+                _evaluate(net, x)
         keep(folder / "end.pt", net, optimizer, session.step)
+
+
+@torch.no_grad()
+def _evaluate(net: Any, x: torch.Tensor) -> None:
+    net(x)
 
 
 def keep(path: Path, net: Any, optimizer: Any, step: int) -> None:

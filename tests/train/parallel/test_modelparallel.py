@@ -70,6 +70,21 @@ def _name_ranks() -> None:
     assert world.world_size == 3
 
 
+def test_replicas_of_parameters_that_are_gathered_begin_with_the_same_values(tmp_path: Path) -> None:
+    codes = crew.run(_begin_apart, folder=tmp_path)
+    assert codes == [0, 0], crew.output(tmp_path)
+
+
+def _begin_apart() -> None:
+    world = train.init()
+    torch.manual_seed(world.rank)
+    net = models.replicated(models.Net())
+    net(torch.zeros(1, 5))
+    with train.Session(model=net):
+        values = {name: value.tolist() for name, value in models.full(dict(net.state_dict())).items()}
+        assert world.gather(values)[0] == values
+
+
 def test_outside_of_oarlock_each_rank_is_a_worker_and_a_process_alone_has_a_mesh() -> None:
     try:
         assert train.rank_of("worker") == 0

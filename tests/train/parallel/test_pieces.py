@@ -40,9 +40,9 @@ def assert_close(ours: Any, theirs: Any, where: str = "state") -> None:
         assert torch.allclose(ours, theirs, rtol=1e-9, atol=1e-12), f"{where}: {(ours - theirs).abs().max()}"
 
 
-def stopped(folder: Path, division: str, ranks: int) -> Path:
+def stopped(folder: Path, division: str, ranks: int, **options: Any) -> Path:
     """Return a folder with the checkpoints of a run that was stopped after step 7, and the state of that moment."""
-    run(folder, division, ranks, stop=7)
+    run(folder, division, ranks, stop=7, **options)
     (folder / "end.pt").rename(folder / "stopped.pt")
     return folder
 
@@ -63,6 +63,22 @@ def test_a_resumed_run_ends_with_the_same_bits(tmp_path: Path, division: str, ra
     run(cut, division, ranks)
     assert_same(state(cut, "begin"), state(cut, "stopped"))
     assert_same(state(cut, "end"), state(tmp_path / "whole", "end"))
+
+
+@pytest.mark.parametrize("division", ["at_the_root", "gathered"])
+def test_parameters_that_are_gathered_when_a_save_is_due_are_saved_in_pieces(tmp_path: Path, division: str) -> None:
+    """An evaluation before the save gathers them."""
+    run(tmp_path / "whole", division, 2, evaluate=True)
+    cut = stopped(tmp_path / "cut", division, 2, evaluate=True)
+    run(cut, division, 2, evaluate=True)
+    assert_same(state(cut, "begin"), state(cut, "stopped"))
+    assert_same(state(cut, "end"), state(tmp_path / "whole", "end"))
+
+
+def test_parameters_that_are_gathered_take_a_checkpoint_that_was_saved_whole(tmp_path: Path) -> None:
+    folder = stopped(tmp_path / "run", "whole", 2)
+    run(folder, "at_the_root", 2, evaluate=True)
+    assert_same(state(folder, "begin"), state(folder, "stopped"))
 
 
 @pytest.fixture(scope="module")

@@ -39,15 +39,24 @@ def is_divided(value: Any) -> bool:
 
 
 def divides(kept: Any) -> bool:
-    """Return whether a module or an optimizer, or an object with such attributes, holds divided tensors."""
+    """Return whether a module or an optimizer, or an object with such attributes, holds divided tensors.
+
+    A module with FSDP2 does, even while its parameters are gathered: state_dict() divides them again.
+    """
     if "torch.distributed.tensor" not in sys.modules:
         return False
     if isinstance(kept, nn.Module):
-        return any(map(is_divided, (*kept.parameters(), *kept.buffers())))
+        return bool(_of_fsdp(kept)) or any(map(is_divided, (*kept.parameters(), *kept.buffers())))
     if isinstance(kept, optim.Optimizer):
         return any(map(is_divided, _parameters(kept)))
     held = vars(kept).values() if hasattr(kept, "__dict__") else ()
     return any(isinstance(each, (nn.Module, optim.Optimizer)) and divides(each) for each in held)
+
+
+def let_go(model: nn.Module) -> None:
+    """Let the parameters that FSDP2 has gathered be divided again, as after a backward pass."""
+    for module in _of_fsdp(model):
+        module.reshard()
 
 
 def split(state: Any, place: str, pieces: dict[str, Any]) -> Any:
@@ -117,6 +126,12 @@ class Pieces:
             missing -= _copy_overlap(stored, region, offset) if stored is not None else 0
             number += 1
         return region
+
+
+def _of_fsdp(model: nn.Module) -> list[Any]:
+    """Return the modules with FSDP2. There is none before torch's module is imported."""
+    module = sys.modules.get("torch.distributed.fsdp")
+    return [] if module is None else [each for each in model.modules() if isinstance(each, module.FSDPModule)]
 
 
 def _mapped(state: Any, change: Any) -> Any:

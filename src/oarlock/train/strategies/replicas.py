@@ -52,6 +52,7 @@ def broadcast(model: nn.Module) -> None:
     replicas of the same piece, which get the values of the first one.
     """
     if worlds.init().world_size > 1 and not worlds.joining():
+        pieces.let_go(model)
         tensors = [tensor.detach() for tensor in (*model.parameters(), *model.buffers())]
         broadcast_tensors([tensor for tensor in tensors if not pieces.is_divided(tensor)])
         for tensor in filter(pieces.is_divided, tensors):
