@@ -12,6 +12,7 @@ import msgspec
 
 GROUP, VERSION = "oarlock.dev", "v1alpha1"
 API = f"/apis/{GROUP}/{VERSION}"
+MANAGED_BY = "app.kubernetes.io/managed-by"
 INSTALLATION = f"{GROUP}/installation"
 """The label that names the installation of an object, where several share a cluster."""
 

@@ -122,6 +122,24 @@ def test_a_taint_that_a_profile_tolerates_closes_a_node_to_the_other_gangs_alone
     assert not cordoned.open
 
 
+def test_a_node_without_an_extended_resource_is_closed_to_the_gangs_that_get_it() -> None:
+    """Kubernetes writes 1000 as `1k`. A class says what its new nodes will have."""
+    there = site.Site(profiles={"ib": site.Profile(pools=("research",), resources={"rdma/hca": 2})})
+    with_it = [node(there=there, **{"rdma/hca": amount}) for amount in ("2", "1k")]
+    without = [node(there=there), node(there=there, **{"rdma/hca": "1"})]
+    held = spec_profiles.constraints(there.planned, "research", "ann")
+    for one in with_it:
+        assert one is not None
+        assert one.admits(held)
+    for one in without:
+        assert one is not None
+        assert one.barriers(held) == ["no rdma/hca=2"]
+        assert one.admits(spec_profiles.constraints(there.planned, "default", "ann"))
+    for amount, lacks in ((8, ()), (1, ("resources/rdma/hca=2",))):
+        declared = site.NodeClass(cpus=8, memory="8Gi", max=2, resources={"rdma/hca": amount})
+        assert declared.declared("big", there).model.lacks == lacks
+
+
 def test_a_cordon_closes_a_node() -> None:
     found = node(cordoned=True)
     assert found is not None

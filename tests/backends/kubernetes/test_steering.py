@@ -276,3 +276,36 @@ async def test_without_a_scheduler_the_reason_says_so(
     finally:
         api_server.start_scheduler()
     await rig.nothing_is_left()
+
+
+async def test_extended_resources_of_a_profile_are_counted_by_the_stock_scheduler(
+    binding: SteeredRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each node has one, and the server counts none. A node that gave its one away is closed to such gangs for now."""
+    monkeypatch.setattr(steering, "BOUND_S", 5.0)
+    nic = {"example.com/nic": "1"}
+    for name in ("n1", "n2"):
+        path = f"/api/v1/nodes/{binding.cluster.node(name)}/status"
+        await binding.cluster.api.patch(path, {"status": {"capacity": nic, "allocatable": nic}}, objects.Bare)
+    told = msgspec.structs.replace(
+        binding.cluster.site, profiles={"fabric": site.Profile(resources={"example.com/nic": 1})}
+    )
+    one = backend.KubernetesBackend(
+        client.Client(conftest.access(binding.server, rights.SERVER)), told, monotonic=time.monotonic
+    )
+    one.open()
+    binding.opened.append(one)
+    binding.backend = one
+
+    async def closed() -> set[str]:
+        return {node.name for node in await one.nodes() if node.lacks or node.barred}
+
+    while await closed():  # its watch has yet to tell of the new amounts; the test's time limit bounds it
+        await binding.pass_time()
+    await one.launch([binding.launch_of(key(0), cluster.Play())])
+    assert (await binding.pod(0))["spec"]["schedulerName"] == "default-scheduler"
+    with pytest.raises(errors.Unavailable, match=r"Insufficient example\.com/nic"):
+        await one.launch([binding.launch_of(key(1), cluster.Play())])
+    assert await closed() == {binding.cluster.node("n1")}
+    await one.launch([binding.launch_of(key(2), cluster.Play(), node="n2")])
+    await binding.nothing_is_left()

@@ -284,6 +284,40 @@ async def test_the_plan_knows_for_a_while_of_devices_that_the_scheduler_did_not_
         assert not any(node.barred for node in await made.nodes()), "no node is left: each gets another try"
 
 
+async def test_the_plan_knows_for_a_while_of_an_extended_resource_that_is_used_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The server does not count it. A node that never had it is closed anyway, and is not the one that is left."""
+    monkeypatch.setattr(steering, "BOUND_S", 0.2)
+    cluster = inmemory.Cluster("n1", "n2", "n3")
+    for name in ("n1", "n2"):
+        cluster.nodes[name]["status"]["allocatable"]["rdma/hca"] = "1"
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    condition["message"] = "0/3 nodes are available: 1 Insufficient rdma/hca, 2 didn't match node affinity."
+    told = msgspec.structs.replace(inmemory.SITE, profiles={"p": site.Profile(resources={"rdma/hca": 1})})
+    add = cluster.add
+
+    def refused(body: dict[str, Any]) -> dict[str, Any]:
+        return add({**body, "status": {"phase": "Pending", "conditions": [condition]}})
+
+    cluster.add = refused  # type: ignore[method-assign]
+    none, claim = ("resources/rdma/hca=1",), ("resources/rdma/hca=1",)
+    async with test_races.opened(cluster, told) as made:
+        with pytest.raises(errors.Unavailable, match="Insufficient rdma/hca"):
+            await made.launch([inmemory.launch_of("j-one", node="n2")])
+        found = {node.name: (node.lacks, node.barred) for node in await made.nodes()}
+        assert found == {"n1": ((), ()), "n2": ((), claim), "n3": (none, ())}
+        with pytest.raises(errors.Unavailable, match="Insufficient rdma/hca"):
+            await made.launch([inmemory.launch_of("j-two", node="n1")])
+        assert not any(node.barred for node in await made.nodes()), "no node is left: each gets another try"
+
+
+def test_a_resource_is_not_taken_for_one_whose_name_begins_so() -> None:
+    assert steering.Unbound("1 Insufficient rdma/hca.", []).lacks("rdma/hca")
+    assert not steering.Unbound("1 Insufficient rdma/hca_shared, 2 x", []).lacks("rdma/hca")
+    assert not steering.Unbound("1 Insufficient cpu", []).lacks("rdma/hca")
+
+
 def test_a_claim_that_no_node_can_mount_now_bars_none() -> None:
     """It is not the node's fault."""
     for message in ("pod has unbound immediate PersistentVolumeClaims", 'persistentvolumeclaim "x" not found'):

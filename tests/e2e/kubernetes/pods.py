@@ -117,6 +117,15 @@ class PodShell(shells.Shell):
             pools = ["dedicated"]
             tolerate = ["team=ours"]
             node_labels = {{"example.com/disk" = "ssd"}}
+
+            [kubernetes.profiles.meshed]
+            pools = ["meshed"]
+            labels = {{"example.com/mesh" = "on"}}
+
+            [[kubernetes.profiles.meshed.containers]]
+            name = "proxy"
+            image = "registry.example/proxy:1"
+            command = ["sh", "-c", "while :; do sleep 0.1; done"]
             """
         )
 

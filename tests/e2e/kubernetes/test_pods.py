@@ -540,6 +540,18 @@ def test_a_node_with_a_taint_is_for_the_pool_whose_profile_tolerates_it(shell: p
     shell.do("pool", "rm", "dedicated")
 
 
+def test_the_sidecar_of_a_profile_ends_with_the_task(shell: pods.PodShell) -> None:
+    """It would run for ever. The job's own end counts, with its exit code and its output."""
+    shell.do("pool", "set", "meshed")
+    asked = ("--pool", "meshed", "--framework", "plain", "--image", "registry.example/any:1")
+    for name, command, code in (("ends", "echo all is done", 0), ("fails", "exit 7", 7)):
+        done = shell.do("run", *asked, "--max-restarts", "0", "--name", name, "--", "sh", "-c", command, code=code)
+        job = shell.job(name)
+        assert (job["phase"], job["exit_code"]) == ("FAILED" if code else "COMPLETED", code)
+        assert code or "all is done" in done.stdout
+        shell.until(lambda: not shell.pods(), "the sidecar is gone")
+
+
 def test_a_plan_knows_of_a_volume_that_no_new_node_can_mount(shell: pods.PodShell) -> None:
     """The leader knew it, and requested no node; the API's plan promised the node, and the job was accepted."""
     shell.write(

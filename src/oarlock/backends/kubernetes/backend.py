@@ -304,7 +304,8 @@ class KubernetesBackend:
         if claiming:
             await self._devices.require()
         local = await self._claims.local(new)
-        steered = bool(local) or claiming or self._site.mode is Mode.STEER
+        extending = any(rendering.extended(one, self._site) for one in new)
+        steered = bool(local) or claiming or extending or self._site.mode is Mode.STEER
         bound = may_be_bound and not steered and self._bound.may(new)
         return _Rendered(rendering.gang(new, self._site, steered=steered, bound=bound), local, steered, bound)
 
@@ -315,11 +316,21 @@ class KubernetesBackend:
         if error.by_device:
             templates = {name for one in failed for name in rendering.device_claims(one, self._site).values()}
             claims += sorted(machines.DEVICES + name for name in templates)
+        claims += sorted(
+            {
+                f"{machines.RESOURCES}{name}={amount}"
+                for one in failed
+                for name, amount in rendering.extended(one, self._site).items()
+                if error.lacks(name)
+            }
+        )
         going = {one.key for one in wanted}
         self._bars.put(claims, {one.holding.node for one in failed}, functools.partial(self._served, without=going))
         if not self._site.node_classes:  # else a new node may be the one
+            lacks = {node.name: node.lacks for node in self._state.nodes()}
             for claim in claims:
-                self._bars.lift(claim, self._volumes.able(claim, self._state.labels))
+                able = self._volumes.able(claim, self._state.labels)
+                self._bars.lift(claim, [name for name in able if claim not in lacks.get(name, ())])
 
     def _served(self, claim: str, name: str, *, without: Collection[attempts.TaskKey] = ()) -> bars.Seen:
         """Return the state on which it depends whether the scheduler finds the claim on the node."""
@@ -414,7 +425,7 @@ class KubernetesBackend:
         except _REFUSALS as error:
             raise _refused(name, error) from error
         there = await self._api.get(f"{self._path(plural)}/{name}", objects.Bare)
-        if there.metadata.labels != manifest["metadata"]["labels"]:
+        if not labels.is_same(there.metadata, manifest["metadata"]["labels"]):
             raise errors.Unavailable(f"the name {name} belongs to another object", hint="Delete or rename it.")
         return await self._api.get(f"{self._path(plural)}/{name}", kind)
 

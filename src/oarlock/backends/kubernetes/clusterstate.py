@@ -193,6 +193,7 @@ def node(found: objects.Node, site: Site) -> Node | None:
         reason=reason,
         address=next((one.address for one in status.addresses if one.type == "InternalIP"), ""),
         taints=_taints(found.spec, site),
+        lacks=site.lacking(status.allocatable),
     )
 
 

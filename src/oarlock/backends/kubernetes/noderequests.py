@@ -209,6 +209,7 @@ def template(site: Site, job: str, request: provisioning.NodeRequest, index: int
     chosen = {**site.nodes, **({site.class_label: tasks.node_class} if tasks.node_class else {})}
     wanted = rendering.requests(tasks.amount, site.gpu_resource)
     held = tasks.constraints or nodes.Constraints()
+    wanted |= _extended(held.claims)
     chosen |= dict(held.labels)
     tolerated = [taint for taint in held.tolerates if taint not in site.tolerate]
     return {
@@ -238,7 +239,7 @@ def template(site: Site, job: str, request: provisioning.NodeRequest, index: int
 
 def _volumes(claims: Sequence[str]) -> rendering.Manifest:
     """Return the claims of volumes, so that the autoscaler adds nodes where these are. Nothing mounts them."""
-    named = [claim for claim in claims if not claim.startswith(nodes.DEVICES)]
+    named = [claim for claim in claims if nodes.is_volume(claim)]
     found = [
         {"name": f"claim-{place}", "persistentVolumeClaim": {"claimName": claim}} for place, claim in enumerate(named)
     ]
@@ -253,6 +254,14 @@ def _templates(claims: Sequence[str]) -> list[tuple[str, str]]:
 def _device_claims(claims: Sequence[str]) -> rendering.Manifest:
     found = [{"name": name, "resourceClaimTemplateName": template} for name, template in _templates(claims)]
     return {"resourceClaims": found} if found else {}
+
+
+def _extended(claims: Sequence[str]) -> dict[str, str]:
+    """Return the amounts of extended resources of each task."""
+    named = (
+        claim.removeprefix(nodes.RESOURCES).partition("=") for claim in claims if claim.startswith(nodes.RESOURCES)
+    )
+    return {resource: amount for resource, _, amount in named}
 
 
 def _devices_used(claims: Sequence[str]) -> rendering.Manifest:

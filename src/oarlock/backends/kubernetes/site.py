@@ -24,13 +24,14 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from enum import StrEnum
 from pathlib import Path
 
 import msgspec
 
-from oarlock.spec import errors, holdings, jobfile
+from oarlock.backends.kubernetes import amounts
+from oarlock.spec import errors, holdings, jobfile, resources
 from oarlock.spec.cluster import nodes, profiles
 from oarlock.spec.input import mounts, quantities
 
@@ -38,7 +39,8 @@ DOMAINS = {"zone": "topology.kubernetes.io/zone", "nvlink": "nvidia.com/gpu.cliq
 NVIDIA = "nvidia.com/gpu"
 OWN = "oarlock.dev/"
 """Begins the labels and annotations of the server."""
-
+CONTAINERS = ("deliver", "task", "helper")
+"""The containers of each pod."""
 
 MAX_NODES = 10_000
 MAX_GPUS = 1024
@@ -50,6 +52,7 @@ _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _SUBDOMAIN = re.compile(r"(?=.{1,253}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _WORD = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _VARIABLE = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
+_CAPABILITY = re.compile(r"[A-Z][A-Z_]{1,62}")
 _NAMES = "Use small letters, digits, hyphens and dots."
 
 
@@ -58,7 +61,8 @@ class NodeClass(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     `domains` has, by level of the topology, the domain of all of them, or the number of nodes that share one. `taints`
     (`KEY=VALUE:EFFECT`) and `labels` are those that new nodes have, as far as they decide which gangs may use them.
-    `device_claims` are the ResourceClaimTemplates whose claims new nodes can serve.
+    `device_claims` are the ResourceClaimTemplates whose claims new nodes can serve, and `resources` the amounts of
+    extended resources that each of them has.
     """
 
     cpus: float | str
@@ -71,6 +75,7 @@ class NodeClass(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     taints: tuple[str, ...] = ()
     labels: dict[str, str] = {}
     device_claims: tuple[str, ...] = ()
+    resources: dict[str, int] = {}
 
     def all_labels(self, name: str, site: Site) -> dict[str, str]:
         """Return the labels that are known of each new node."""
@@ -114,8 +119,9 @@ class NodeClass(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             node_class=name,
             labels=site.selecting(self.labels),
             taints=site.taints(_taint(text, f"{path}.taints") for text in self.taints),
-            lacks=tuple(
-                sorted(nodes.DEVICES + template for template in site.device_templates - set(self.device_claims))
+            lacks=(
+                *sorted(nodes.DEVICES + template for template in site.device_templates - set(self.device_claims)),
+                *site.lacking({name: str(amount) for name, amount in self.resources.items()}),
             ),
         )
         return nodes.NodeClass(name=name, model=model, most=self.max, shared=shared)
@@ -132,6 +138,34 @@ def _taint(text: str, path: str) -> nodes.Taint:
     return nodes.Taint(key=key, value=value, effect=effect)
 
 
+class Sidecar(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A container beside a task. It requests nothing, and `memory` is its limit. It ends with the task."""
+
+    name: str
+    image: str
+    command: tuple[str, ...] = ()
+    args: tuple[str, ...] = ()
+    env: dict[str, str] = {}
+    memory: str | int = 0  # 0: no limit
+
+    def check(self, path: str) -> None:
+        """Raise InvalidInput for a container that Kubernetes does not take, or that would replace one of ours."""
+        if self.name in CONTAINERS or not _LABEL.fullmatch(self.name):
+            why = "is one of Oarlock's own" if self.name in CONTAINERS else "is not a valid name of a container"
+            raise errors.InvalidInput(
+                f"{self.name!r} {why}.", path=f"{path}.name", hint="Use small letters, digits and hyphens."
+            )
+        if not self.image:
+            raise errors.InvalidInput(
+                "A container has an image.", path=f"{path}.image", hint="Write it as registry.example/name:1."
+            )
+        _check_variables(self.env, f"{path}.env")
+        try:
+            quantities.memory_bytes(self.memory)
+        except errors.InvalidInput as error:
+            raise errors.InvalidInput(error.message, path=f"{path}.memory", hint=error.hint) from error
+
+
 class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Additions to the pods of all jobs, or of those in some pools or of some users. No job file can name or change
     one. A user may choose the pool of a job, and not its owner.
@@ -139,11 +173,13 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     `env` are variables of the task's container, as if its image set them: the job's own win. `groups` are numbers of
     further groups of all processes, as the files of a volume may need. The planner knows `tolerate` (the taints that
     pods tolerate, each a key or `KEY=VALUE`) and `node_labels` (those that a node must have). `device_claims` has, by
-    the name of a claim in the pod, the ResourceClaimTemplate from which the cluster makes it.
+    the name of a claim in the pod, the ResourceClaimTemplate from which the cluster makes it. `resources` are amounts
+    of extended resources for each task, and `capabilities` are added to those of the task's container, which has none.
     """
 
     pools: tuple[str, ...] = ()  # leaves, which have jobs; empty: all
     users: tuple[str, ...] = ()  # owners of jobs; empty: all
+    labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
     env: dict[str, str] = {}
     volumes: tuple[jobfile.Volume, ...] = ()
@@ -153,6 +189,9 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     tolerate: tuple[str, ...] = ()
     node_labels: dict[str, str] = {}
     device_claims: dict[str, str] = {}
+    resources: dict[str, int] = {}
+    capabilities: tuple[str, ...] = ()
+    containers: tuple[Sidecar, ...] = ()
 
     @property
     def planned(self) -> profiles.Profile:
@@ -165,35 +204,55 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
             claims=(
                 *(volume.claim for volume in self.volumes),
                 *(nodes.DEVICES + template for template in self.device_claims.values()),
+                *self.extended,
             ),
         )
 
-    def check(self, name: str, claim: str, taken: Collection[str]) -> None:
+    @property
+    def extended(self) -> list[str]:
+        """The extended resources as claims of the planner."""
+        return [f"{nodes.RESOURCES}{name}={amount}" for name, amount in sorted(self.resources.items())]
+
+    def check(self, name: str, claim: str, taken: Collection[str], gpu_resource: str) -> None:
         """Raise InvalidInput for an addition with which no pod would start. `claim` is that of the checkpoints, and
         `taken` has the folders that are Oarlock's own.
         """
         path = f"kubernetes.profiles.{name}"
-        for annotation in self.annotations:
-            if annotation.startswith(OWN):
+        _check_marks(self.annotations, "annotation", f"{path}.annotations")
+        _check_marks(self.labels, "label", f"{path}.labels")
+        _check_variables(self.env, f"{path}.env")
+        self._check_task(path, gpu_resource)
+        for number, container in enumerate(self.containers):
+            container.check(f"{path}.containers[{number}]")
+        self._check_nodes(path)
+        self._check_volumes(path, claim, taken)
+
+    def _check_task(self, path: str, gpu_resource: str) -> None:
+        for label, value in self.labels.items():
+            if value and not _WORD.fullmatch(value):
                 raise errors.InvalidInput(
-                    f"The annotation {annotation} is one of Oarlock's own.",
-                    path=f"{path}.annotations",
-                    hint=f"Name it otherwise: those with {OWN} are the server's.",
+                    f"{value!r} is not a valid value of the label {label}.",
+                    path=f"{path}.labels",
+                    hint="Use at most 63 letters, digits, hyphens, dots and underscores.",
                 )
-            prefix, _, word = annotation.rpartition("/")
-            if not _WORD.fullmatch(word) or ("/" in annotation and not _SUBDOMAIN.fullmatch(prefix)):
+        for resource, amount in self.resources.items():
+            domain, slash, word = resource.partition("/")
+            is_named = slash and _SUBDOMAIN.fullmatch(domain) and _WORD.fullmatch(word)
+            if not is_named or resource == gpu_resource or domain.endswith("kubernetes.io") or amount < 1:
                 raise errors.InvalidInput(
-                    f"{annotation!r} is not a valid name of an annotation.",
-                    path=f"{path}.annotations",
-                    hint="Write it as example.com/name.",
+                    f"{amount} of {resource!r} is not an amount of an extended resource.",
+                    path=f"{path}.resources",
+                    hint='Write it as "rdma/hca" = 1. Job files ask for CPUs, memory and GPUs.',
                 )
-        for variable in self.env:
-            if not _VARIABLE.fullmatch(variable):
+        for capability in self.capabilities:
+            if not _CAPABILITY.fullmatch(capability) or capability.startswith("CAP_") or capability == "ALL":
                 raise errors.InvalidInput(
-                    f"{variable!r} is not a valid name of a variable.",
-                    path=f"{path}.env",
-                    hint="Use letters, digits and _.",
+                    f"{capability!r} is not a capability of Linux.",
+                    path=f"{path}.capabilities",
+                    hint='Name each without CAP_, as "IPC_LOCK".',
                 )
+
+    def _check_nodes(self, path: str) -> None:
         for taint in self.tolerate:
             key = taint.partition("=")[0]
             if not key or key == CORDON or key.startswith(OWN):
@@ -209,6 +268,8 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
                     path=f"{path}.device_claims",
                     hint='Write NAME = "TEMPLATE": small letters, digits and hyphens.',
                 )
+
+    def _check_volumes(self, path: str, claim: str, taken: Collection[str]) -> None:
         for number, volume in enumerate(self.volumes):
             at = f"{path}.volumes[{number}]"
             if claim and volume.claim == claim:
@@ -227,6 +288,32 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
                     path=f"{at}.mount",
                     hint=f"Name an absolute path that is not below {' or '.join(taken)}.",
                 )
+
+
+def _check_marks(marks: dict[str, str], what: str, path: str) -> None:
+    """Raise InvalidInput for the name of a label or an annotation that is Oarlock's own, or that Kubernetes refuses."""
+    for mark in marks:
+        if mark.startswith(OWN) or mark == resources.MANAGED_BY:
+            raise errors.InvalidInput(
+                f"The {what} {mark} is one of Oarlock's own.",
+                path=path,
+                hint=f"Name it otherwise: those with {OWN}, and {resources.MANAGED_BY}, are the server's.",
+            )
+        prefix, _, word = mark.rpartition("/")
+        if not _WORD.fullmatch(word) or ("/" in mark and not _SUBDOMAIN.fullmatch(prefix)):
+            raise errors.InvalidInput(
+                f"{mark!r} is not a valid name of {'an annotation' if what == 'annotation' else 'a label'}.",
+                path=path,
+                hint="Write it as example.com/name.",
+            )
+
+
+def _check_variables(variables: Iterable[str], path: str) -> None:
+    for variable in variables:
+        if not _VARIABLE.fullmatch(variable):
+            raise errors.InvalidInput(
+                f"{variable!r} is not a valid name of a variable.", path=path, hint="Use letters, digits and _."
+            )
 
 
 class Mode(StrEnum):
@@ -321,6 +408,14 @@ class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
         claimed = (profiles.Profile(claims=(self.checkpoint_claim,)),) if self.checkpoint_claim else ()
         return (*claimed, *(one for one in planned if one.tolerate or one.node_labels or one.claims))
 
+    def lacking(self, has: Mapping[str, str]) -> tuple[str, ...]:
+        """Return those extended resources of profiles of which a node has too few for one task. `has` are its amounts,
+        as Kubernetes writes them.
+        """
+        asked = {(name, amount) for one in self.profiles.values() for name, amount in one.resources.items()}
+        lacked = [(name, amount) for name, amount in asked if amounts.units(has.get(name, "0"), up=False) < amount]
+        return tuple(sorted(f"{nodes.RESOURCES}{name}={amount}" for name, amount in lacked))
+
     @property
     def device_templates(self) -> set[str]:
         """The ResourceClaimTemplates that profiles name."""
@@ -343,9 +438,10 @@ class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     def check_profiles(self) -> None:
         """Raise InvalidInput for a profile with which no pod would start, and for two volumes at one place."""
         self._check_labels()
+        self._check_containers()
         mounted: list[tuple[str, str]] = []  # profiles, each with a place
         for name, one in sorted(self.profiles.items()):
-            one.check(name, self.checkpoint_claim, (*mounts.TAKEN, self.checkpoint_path))
+            one.check(name, self.checkpoint_claim, (*mounts.TAKEN, self.checkpoint_path), self.gpu_resource)
             for volume in one.volumes:
                 place = volume.mount.rstrip("/")
                 same = [other for other, its in mounted if its == place and self._meet(self.profiles[other], one)]
@@ -372,6 +468,21 @@ class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
                             path=f"kubernetes.profiles.{name}.node_labels",
                             hint=f"The {other} wants another value: leave one of them out, or name pools or users.",
                         )
+
+    def _check_containers(self) -> None:
+        """Raise InvalidInput where two containers have one name. It is one of all profiles, whatever their jobs."""
+        known: dict[str, str] = {}
+        for name, one in sorted(self.profiles.items()):
+            for container in one.containers:
+                other = known.setdefault(container.name, name)
+                if other != name or sum(each.name == container.name for each in one.containers) > 1:
+                    raise errors.InvalidInput(
+                        f"The profiles {other} and {name} have containers of the same name, {container.name}."
+                        if other != name
+                        else f"The profile {name} has two containers of the same name, {container.name}.",
+                        path=f"kubernetes.profiles.{name}.containers",
+                        hint="Name one of them otherwise.",
+                    )
 
     def _meet(self, one: Profile, other: Profile) -> bool:
         """Return whether some job may have both profiles."""

@@ -19,6 +19,7 @@ annotation of each pod names its scheduler, for a server that finds the pods of 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Collection, Sequence
 
 import structlog
@@ -51,10 +52,14 @@ class Unbound(errors.Unavailable):
     def __init__(self, message: str, keys: Collection[attempts.TaskKey]) -> None:
         super().__init__(message, hint="It is tried again.")
         self.keys = keys
-        said = message.lower()
+        self._said = said = message.lower()
         # "volume node affinity conflict", "no available volume zone", "exceed max volume count"
         self.by_volume = "volume" in said and not any(words in said for words in _OF_CLAIM)
         self.by_device = "resourceclaim" in said or "allocate all claims" in said
+
+    def lacks(self, resource: str) -> bool:
+        """Return whether the scheduler found too little of an extended resource."""
+        return re.search(rf"insufficient {re.escape(resource.lower())}(?![-\w]|[./]\w)", self._said) is not None
 
 
 class Claims:

@@ -76,7 +76,7 @@ class Volumes:
     def marked(self, node: Node, labels: Labels) -> Node:
         """Return the node with the claims that it cannot mount."""
         lacks = self._lacks(node.name, labels)
-        return msgspec.structs.replace(node, lacks=lacks) if lacks else node
+        return msgspec.structs.replace(node, lacks=tuple(sorted({*node.lacks, *lacks}))) if lacks else node
 
     def able(self, claim: str, among: Mapping[str, Labels]) -> list[str]:
         """Return those nodes, each with all its labels, that may mount the claim."""

@@ -113,8 +113,8 @@ def _same(ones: Sequence[object], others: Sequence[object]) -> bool:
 def elsewhere(of: Sequence[nodes.Node], constraints: nodes.Constraints | None) -> str:
     """Return the change that helps such gangs where their volumes, or the profiles of their pool, close nodes."""
     if constraints is not None:
-        devices = tuple(claim for claim in constraints.claims if claim.startswith(nodes.DEVICES))
-        without = msgspec.structs.replace(constraints, claims=devices)
+        others = tuple(claim for claim in constraints.claims if not nodes.is_volume(claim))
+        without = msgspec.structs.replace(constraints, claims=others)
         if any(node.admits(without) and not node.admits(constraints) for node in of):
             return ANOTHER_VOLUME
     return ANOTHER_POOL

@@ -12,6 +12,8 @@ CLOSING = frozenset({"NoSchedule", "NoExecute"})
 """Effects of taints that keep new tasks away."""
 DEVICES = "devices/"
 """Begins those claims of `Constraints` that are claims of devices: the name of their template follows."""
+RESOURCES = "resources/"
+"""Begins those that are amounts of an extended resource for each task: `rdma/hca=1` follows."""
 
 
 class Taint(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -35,7 +37,7 @@ class Taint(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 class Constraints(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """The taints that the tasks of a gang tolerate (`KEY` or `KEY=VALUE`), the labels that their nodes must have, and
-    the claims of volumes that they mount, and of devices (`DEVICES`).
+    the claims of volumes that they mount, of devices (`DEVICES`) and of extended resources (`RESOURCES`).
 
     All are sorted, so that equal constraints compare equal.
     """
@@ -65,13 +67,28 @@ def barriers(
         if labels.get(name) != value:
             yield f"no label {name}={value}"
     for claim in constraints.claims if constraints is not None else ():
-        of_devices = claim.startswith(DEVICES)
-        name = claim.removeprefix(DEVICES)
         if claim in lacks:
-            yield f"no devices of {name}" if of_devices else f"the volume of claim {name} cannot be mounted there"
+            yield _lack(claim)
         elif claim in barred:
-            what = f"devices of {name}" if of_devices else f"the volume of claim {name}"
+            what = _claimed(claim)
             yield f"lately the cluster's scheduler found {what} not available there, and is asked again soon"
+
+
+def is_volume(claim: str) -> bool:
+    """Return whether the claim of `Constraints` is one of a volume."""
+    return not claim.startswith((DEVICES, RESOURCES))
+
+
+def _lack(claim: str) -> str:
+    return f"{_claimed(claim)} cannot be mounted there" if is_volume(claim) else f"no {_claimed(claim)}"
+
+
+def _claimed(claim: str) -> str:
+    if claim.startswith(DEVICES):
+        return f"devices of {claim.removeprefix(DEVICES)}"
+    if claim.startswith(RESOURCES):
+        return claim.removeprefix(RESOURCES)
+    return f"the volume of claim {claim}"
 
 
 class Device(msgspec.Struct, frozen=True, gc=False, kw_only=True):

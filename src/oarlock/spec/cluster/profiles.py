@@ -15,7 +15,7 @@ from oarlock.spec.cluster import nodes
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
     """The taints that pods tolerate (`KEY` or `KEY=VALUE`), the labels that their nodes must have, and the claims of
-    volumes that they mount, and of devices (`nodes.DEVICES`).
+    volumes that they mount, of devices (`nodes.DEVICES`) and of extended resources (`nodes.RESOURCES`).
     """
 
     pools: tuple[str, ...] = ()  # empty: all

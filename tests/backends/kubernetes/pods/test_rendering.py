@@ -284,12 +284,66 @@ def test_a_profile_gives_each_pod_its_own_claims_of_devices() -> None:
     assert "resourceClaims" not in rendering.pod(launch(), SITE, "s")["spec"]
 
 
+INFINIBAND = {
+    "fabric": site.Profile(
+        pools=("research",),
+        labels={"example.com/fabric": "ib0", "sidecar.example.com/inject": "false"},
+        resources={"rdma/hca": 1},
+        capabilities=("IPC_LOCK",),
+        env={"NCCL_IB_HCA": "mlx5"},
+    ),
+    "mesh": site.Profile(
+        containers=(
+            site.Sidecar(
+                name="proxy",
+                image="registry.example/proxy:1",
+                command=("/proxy",),
+                args=("--outbound",),
+                env={"LEVEL": "info"},
+                memory="64Mi",
+            ),
+        ),
+    ),
+}
+
+
+def test_the_pod_of_a_profile_with_a_fabric_and_a_sidecar_is_the_golden_file() -> None:
+    """The sidecar sees neither the task's files nor its token, and the pod requests what the task requests."""
+    told = msgspec.structs.replace(SITE, profiles=INFINIBAND)
+    mine = launch(container=backends.Container(pool="research", job_name="digits"))
+    pod = rendering.pod(mine, told, "j-0abc-2-secret")
+    text, path = yaml.safe_dump(pod, sort_keys=False), GOLDEN / "infiniband.yaml"
+    if os.environ.get("UPDATE_GOLDEN"):
+        path.write_text(text)
+    assert path.read_text() == text
+    (task, _, proxy) = pod["spec"]["containers"]
+    assert "volumeMounts" not in proxy
+    assert task["resources"]["requests"]["rdma/hca"] == task["resources"]["limits"]["rdma/hca"] == "1"
+    assert clusterstate.needs(msgspec.convert(pod["spec"], objects.PodSpec), SITE.gpu_resource) == mine.holding.amount
+    other = rendering.pod(launch(), told, "s")
+    assert restricted.violations(other) == []
+    assert "rdma/hca" not in json.dumps(other)
+    assert [one["name"] for one in other["spec"]["containers"]] == ["task", "helper", "proxy"]
+
+
+def test_an_object_is_known_by_our_own_labels_alone() -> None:
+    """A webhook of a service mesh adds some, and a profile may have had others when the pod was made."""
+    told = msgspec.structs.replace(SITE, profiles=INFINIBAND)
+    wanted = rendering.pod(launch(container=backends.Container(pool="research")), told, "s")["metadata"]["labels"]
+    plain = rendering.pod(launch(), SITE, "s")["metadata"]["labels"]
+    assert labels.is_same(objects.Meta(labels=plain | {"service.istio.io/canonical-name": "x"}), wanted)
+    for label in (labels.INSTALLATION, labels.JOB, labels.ATTEMPT, labels.INCARNATION, labels.MANAGED_BY):
+        assert not labels.is_same(objects.Meta(labels=wanted | {label: "another"}), wanted)
+
+
 def test_a_profile_is_read_from_the_settings() -> None:
     text = """
     [profiles.research]
     pools = ["research"]
     volumes = [{ claim = "scratch", mount = "/scratch" }]
     groups = [2000]
+    resources = { "rdma/hca" = 1 }
+    containers = [{ name = "proxy", image = "proxy:1" }]
     """
     told = msgspec.toml.decode(text, type=site.Site)
     assert [one.groups for one in told.profiles_of("research", "ann")] == [(2000,)]
@@ -345,6 +399,55 @@ UNUSABLE = {
     "a label that no used node has": (
         {"a": site.Profile(node_labels={"pool": "web"})},
         "kubernetes.profiles.a.node_labels",
+    ),
+    "a label of Oarlock's own": ({"a": site.Profile(labels={"oarlock.dev/job": "x"})}, "kubernetes.profiles.a.labels"),
+    "the label of who manages it": (
+        {"a": site.Profile(labels={"app.kubernetes.io/managed-by": "helm"})},
+        "kubernetes.profiles.a.labels",
+    ),
+    "a wrong name of a label": ({"a": site.Profile(labels={"a b": "x"})}, "kubernetes.profiles.a.labels"),
+    "a wrong value of a label": ({"a": site.Profile(labels={"a": "x y"})}, "kubernetes.profiles.a.labels"),
+    "CPUs as a resource": ({"a": site.Profile(resources={"cpu": 2})}, "kubernetes.profiles.a.resources"),
+    "GPUs as a resource": ({"a": site.Profile(resources={"nvidia.com/gpu": 2})}, "kubernetes.profiles.a.resources"),
+    "a resource of Kubernetes": (
+        {"a": site.Profile(resources={"kubernetes.io/batch": 2})},
+        "kubernetes.profiles.a.resources",
+    ),
+    "no amount of a resource": ({"a": site.Profile(resources={"rdma/hca": 0})}, "kubernetes.profiles.a.resources"),
+    "a capability with its prefix": (
+        {"a": site.Profile(capabilities=("CAP_IPC_LOCK",))},
+        "kubernetes.profiles.a.capabilities",
+    ),
+    "all capabilities": ({"a": site.Profile(capabilities=("ALL",))}, "kubernetes.profiles.a.capabilities"),
+    **{
+        f"a container called {name}": (
+            {"a": site.Profile(containers=(site.Sidecar(name=name, image="i"),))},
+            "kubernetes.profiles.a.containers[0].name",
+        )
+        for name in ("task", "helper", "deliver", "A_B", "")
+    },
+    "a container without an image": (
+        {"a": site.Profile(containers=(site.Sidecar(name="proxy", image=""),))},
+        "kubernetes.profiles.a.containers[0].image",
+    ),
+    "a wrong variable of a container": (
+        {"a": site.Profile(containers=(site.Sidecar(name="proxy", image="i", env={"A=B": "x"}),))},
+        "kubernetes.profiles.a.containers[0].env",
+    ),
+    "a wrong limit of a container": (
+        {"a": site.Profile(containers=(site.Sidecar(name="proxy", image="i", memory="much"),))},
+        "kubernetes.profiles.a.containers[0].memory",
+    ),
+    "two containers of one name": (
+        {
+            "a": site.Profile(containers=(site.Sidecar(name="proxy", image="i"),)),
+            "b": site.Profile(pools=("p",), containers=(site.Sidecar(name="proxy", image="j"),)),
+        },
+        "kubernetes.profiles.b.containers",
+    ),
+    "two containers of one profile": (
+        {"a": site.Profile(containers=(site.Sidecar(name="proxy", image="i"),) * 2)},
+        "kubernetes.profiles.a.containers",
     ),
     "a place that leads to the server's": (
         {"a": at("/x/../oarlock/runtime")},

@@ -39,7 +39,7 @@ from websockets.asyncio import server as sockets
 import oarlock
 from oarlock.agent import zipapp
 from oarlock.api.process import libraries
-from oarlock.backends.kubernetes import reaching
+from oarlock.backends.kubernetes import reaching, site
 from oarlock.backends.kubernetes.apiserver import client, objects
 from oarlock.backends.kubernetes.pods import commands, labels, podstates, rendering
 from oarlock.spec import errors
@@ -165,12 +165,33 @@ class RunningCluster(cluster.Cluster):
         self._move_ports(pod, volumes)
         self.starts[pod.metadata.name] += 1
         await self._tell(pod, cluster.running(address, [one["name"] for one in spec["containers"]]))
-        contained = [self._contain(folder, one, volumes, uid, address) for one in spec["containers"]]
-        codes = dict(zip([one["name"] for one in spec["containers"]], await asyncio.gather(*contained), strict=True))
+        contained = {
+            one["name"]: asyncio.create_task(self._contain(folder, one, volumes, uid, address))
+            for one in spec["containers"]
+        }
+        await self._tell_first_end(pod, folder, address, contained)
+        codes = {name: await ended for name, ended in contained.items()}
         said = {name: self._said(folder, name) or self._lines(folder, name) for name in codes}
         await self.until(lambda: pod.spec.node_name not in self.lost, "the node is back", 600)
         with contextlib.suppress(Exception):  # the pod may be gone
             await self._tell(pod, cluster.all_ended(codes, said))
+
+    async def _tell_first_end(
+        self, pod: objects.Pod, folder: Path, address: str, contained: Mapping[str, asyncio.Task[int]]
+    ) -> None:
+        """Tell that the task has ended while a container of an administrator runs on."""
+        ours = [task for name, task in contained.items() if name in site.CONTAINERS]
+        if not ours:
+            return  # the pod is not a task's
+        await asyncio.wait(ours)
+        left = [name for name, task in contained.items() if not task.done()]
+        if not left:
+            return
+        codes = {name: task.result() for name, task in contained.items() if task.done()}
+        said = {name: self._said(folder, name) for name in codes}
+        both = cluster.running(address, left)["containerStatuses"] + cluster.all_ended(codes, said)["containerStatuses"]
+        with contextlib.suppress(errors.NotFound):  # the pod is gone
+            await self._tell(pod, {"phase": "Running", "containerStatuses": both})
 
     async def _know_secrets(self, pod: objects.Pod, spec: Mapping[str, Any]) -> bool:
         """Read the values to which variables refer, as soon as they are there; False where the pod is deleted."""

@@ -10,7 +10,7 @@ from oarlock.spec import attempts, resources
 from oarlock.spec.access import kubernetessecrets
 
 PREFIX = "oarlock.dev"
-MANAGED_BY = "app.kubernetes.io/managed-by"
+MANAGED_BY = resources.MANAGED_BY
 INSTALLATION = resources.INSTALLATION
 JOB = f"{PREFIX}/job"
 ATTEMPT = f"{PREFIX}/attempt"
@@ -71,6 +71,14 @@ def references(owner: resources.Resource) -> list[OwnerReference]:
 
 def selector(chosen: dict[str, str]) -> str:
     return ",".join(f"{name}={value}" for name, value in sorted(chosen.items()))
+
+
+def is_same(there: objects.Meta, manifest: dict[str, str]) -> bool:
+    """Return whether an object of this name is the one that has the labels of the manifest. Only our own labels count:
+    those of a webhook, or of a profile that was changed, do not.
+    """
+    own = {name: value for name, value in manifest.items() if name == MANAGED_BY or name.startswith(f"{PREFIX}/")}
+    return own.items() <= there.labels.items()
 
 
 def ours(meta: objects.Meta, site: Site) -> bool:

@@ -30,16 +30,17 @@ import msgspec
 from oarlock.backends import backends
 from oarlock.backends.kubernetes import amounts
 from oarlock.backends.kubernetes.pods import labels
-from oarlock.backends.kubernetes.site import Profile, Site
+from oarlock.backends.kubernetes.site import CONTAINERS, Profile, Sidecar, Site
 from oarlock.spec import attempts, errors, holdings, jobfile
 from oarlock.spec.checkpoints import checkpointlocations
+from oarlock.spec.input import quantities
 
 Manifest = dict[str, Any]
 
 SCHEDULER = "oarlock"
 """No other scheduler binds pods with this scheduler name."""
 
-INIT, TASK, HELPER = "deliver", "task", "helper"
+INIT, TASK, HELPER = CONTAINERS
 RUNTIME, TASK_DIRECTORY, HOME = "/oarlock/runtime", "/oarlock/task", "/oarlock/home"
 MAILBOX, ENVIRONMENTS = "/oarlock/mailbox", "/oarlock/environments"
 DELIVERED, HANDED = "/opt/oarlock/runtime", "/oarlock/assignment"
@@ -91,7 +92,10 @@ def pod(one: backends.TaskLaunch, site: Site, secret: str, *, steered: bool = Fa
         "metadata": {
             "name": labels.pod_name(key),
             "namespace": site.namespace,
-            "labels": labels.of_task(site.installation, key),
+            "labels": {
+                **{name: text for profile in profiles for name, text in profile.labels.items()},
+                **labels.of_task(site.installation, key),
+            },
             "annotations": {
                 **{name: text for profile in profiles for name, text in profile.annotations.items()},
                 f"{labels.PREFIX}/name": one.container.job_name,
@@ -111,7 +115,7 @@ def pod(one: backends.TaskLaunch, site: Site, secret: str, *, steered: bool = Fa
             **pod_settings(site),
             **_added(profiles, site),
             "initContainers": [_init(one, site)],
-            "containers": [_task(one, site), _helper(one, site)],
+            "containers": [_task(one, site), _helper(one, site), *_sidecars(profiles, site)],
             "volumes": list(_volumes(one, site, secret)),
         },
     }
@@ -289,8 +293,11 @@ def _pod_security(site: Site) -> Manifest:
     }
 
 
-def container_security() -> Manifest:
-    return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+def container_security(added: Iterable[str] = ()) -> Manifest:
+    """Return the rights of a container; `added` are the capabilities that a profile adds."""
+    given = sorted(set(added))
+    capabilities = {"drop": ["ALL"], **({"add": given} if given else {})}
+    return {"allowPrivilegeEscalation": False, "capabilities": capabilities}
 
 
 def _tolerations(taints: Iterable[str]) -> list[Manifest]:
@@ -323,7 +330,7 @@ def _init(one: backends.TaskLaunch, site: Site) -> Manifest:
 
 
 def _task(one: backends.TaskLaunch, site: Site) -> Manifest:
-    claims = device_claims(one, site)
+    claims, more = device_claims(one, site), {name: str(amount) for name, amount in extended(one, site).items()}
     return {
         "name": TASK,
         "image": image(one, site),
@@ -336,11 +343,11 @@ def _task(one: backends.TaskLaunch, site: Site) -> Manifest:
             *_secret_variables(one),
         ],
         "resources": {
-            "requests": requests(one.holding.amount, site.gpu_resource),
-            "limits": requests(_limit(one), site.gpu_resource),
+            "requests": requests(one.holding.amount, site.gpu_resource) | more,
+            "limits": requests(_limit(one), site.gpu_resource) | more,
             **({"claims": [{"name": name} for name in sorted(claims)]} if claims else {}),
         },
-        "securityContext": container_security(),
+        "securityContext": container_security(name for added in _profiles(one, site) for name in added.capabilities),
         "terminationMessagePath": TERMINATION_LOG,
         "volumeMounts": [
             {"name": "runtime", "mountPath": RUNTIME, "readOnly": True},
@@ -372,6 +379,11 @@ def device_claims(one: backends.TaskLaunch, site: Site) -> dict[str, str]:
     return _device_claims(_profiles(one, site))
 
 
+def extended(one: backends.TaskLaunch, site: Site) -> dict[str, int]:
+    """Return the amounts of extended resources that profiles give to the task."""
+    return {name: amount for profile in _profiles(one, site) for name, amount in profile.resources.items()}
+
+
 def _device_claims(profiles: Iterable[Profile]) -> dict[str, str]:
     return {name: template for one in profiles for name, template in one.device_claims.items()}
 
@@ -401,6 +413,26 @@ def _helper(one: backends.TaskLaunch, site: Site) -> Manifest:
         "securityContext": container_security(),
         "volumeMounts": list(_shared(one, site)),
     }
+
+
+def _sidecars(profiles: Iterable[Profile], site: Site) -> Iterator[Manifest]:
+    """Yield the containers that profiles add. They request nothing, as the helper, and see none of the task's files."""
+    for one in (container for profile in profiles for container in profile.containers):
+        yield {
+            "name": one.name,
+            "image": one.image,
+            "imagePullPolicy": site.pull_policy,
+            **({"command": list(one.command)} if one.command else {}),
+            **({"args": list(one.args)} if one.args else {}),
+            "env": [{"name": name, "value": value} for name, value in one.env.items()],
+            "resources": {"requests": {"cpu": "0", "memory": "0"}, **_limited(one)},
+            "securityContext": container_security(),
+        }
+
+
+def _limited(one: Sidecar) -> Manifest:
+    memory_bytes = quantities.memory_bytes(one.memory)
+    return {"limits": {"memory": str(memory_bytes)}} if memory_bytes else {}
 
 
 def _environments(one: backends.TaskLaunch, site: Site) -> str:
