@@ -208,7 +208,7 @@ class Server:
         examine = examination.Examination(lambda: programs.find(os.environ.get("PATH")), time.monotonic)
         if settings.backend == configuration.KUBERNETES:
             own = settings.kubernetes
-            words = capabilities.kubernetes(own.offered, own.profile_mounts(), own.checkpoint_claim, own.checkpoint_url)
+            words = capabilities.kubernetes(own.offered, own.profile_mounts(), *own.claims, own.checkpoint_url)
         return provided.Services(
             store=store,
             logs=kept.logs,

@@ -64,9 +64,10 @@ def test_an_installation_with_a_place_takes_checkpoints_of_a_job_without_one(pla
     capabilities.refuse(asked, capabilities.kubernetes({"torch": "t"}, **place), "kubernetes")
 
 
-def test_no_job_mounts_the_checkpoints_of_all_jobs() -> None:
-    claimed = capabilities.kubernetes({"torch": "t"}, claim="checkpoints")
-    volumes = [{"claim": "imagenet", "mount": "/data"}, {"claim": "checkpoints", "mount": "/all"}]
+@pytest.mark.parametrize("claim", ["checkpoints", "cache"])
+def test_no_job_mounts_the_checkpoints_or_environments_of_all_jobs(claim: str) -> None:
+    claimed = capabilities.kubernetes({"torch": "t"}, claim="checkpoints", environments="cache")
+    volumes = [{"claim": "imagenet", "mount": "/data"}, {"claim": claim, "mount": "/all"}]
     with pytest.raises(errors.Unsupported) as raised:
         capabilities.refuse(spec({"volumes": volumes}), claimed, "kubernetes")
     assert raised.value.path == "volumes[1].claim"

@@ -424,6 +424,10 @@ def test_data_that_cannot_be_had_fails_the_job_with_the_reason(
 
 def test_dependencies_are_installed_once_for_the_jobs_of_a_user(shell: pods.PodShell) -> None:
     """The task's own container installs them, on the claim of the installation."""
+    installs_once(shell, "checkpoints")
+
+
+def installs_once(shell: pods.PodShell, claim: str) -> None:
     wheels = shell.home.parent / "wheels"
     wheels.mkdir()
     test_surroundings.wheel(wheels, "oarlock_test_greeting", "greeting = 'hello from a package'")
@@ -435,7 +439,7 @@ def test_dependencies_are_installed_once_for_the_jobs_of_a_user(shell: pods.PodS
         wheel.unlink()  # a second installation would fail
     again = shell.do("run", "--dependencies", "requirements.txt", "--", *say)
     assert "hello from a package" in again.stdout
-    owners = shell.cluster.folder / "claims" / "checkpoints" / "environments"
+    owners = shell.cluster.folder / "claims" / claim / "environments"
     (made,) = [path for path in owners.glob("*/*") if path.is_dir()]
     assert (made / "bin" / "python").exists()
 

@@ -41,8 +41,8 @@ IMAGE_OF = "image:"
 OF_GPUS = "-cuda"
 """Ends the word of an image for jobs with GPUs alone: `image:torch-cuda`."""
 
-CHECKPOINT_CLAIM = "checkpoint-claim:"
-"""Begins the word of the claim with the checkpoints of all jobs, which no job may mount as a whole."""
+OWN_CLAIM = "own-claim:"
+"""Begins the word of a claim with the checkpoints or environments of all jobs, which no job may mount as a whole."""
 
 PROFILE_MOUNT = "profile-mount:"
 """Begins the word of a place where pods have a volume of an administrator's profile: `profile-mount:POOL:/scratch`,
@@ -86,14 +86,19 @@ PODS: frozenset[Capability] = frozenset(
 
 
 def kubernetes(
-    images: Iterable[str], mounts: Iterable[tuple[str, str]] = (), claim: str = "", url: str = ""
+    images: Iterable[str],
+    mounts: Iterable[tuple[str, str]] = (),
+    claim: str = "",
+    environments: str = "",
+    url: str = "",
 ) -> frozenset[str]:
     """Return the capabilities of an installation that has images for these frameworks.
 
     `mounts` has the places of its profiles' volumes, each with its pool, or `*`. `claim` is its volume for checkpoints,
-    and `url` its place for them in an object store, if it has one.
+    `environments` that for the environments of dependencies alone, and `url` its place for checkpoints in an object
+    store, each if it has one.
     """
-    more = {f"{CHECKPOINT_CLAIM}{claim}"} if claim else set()
+    more = {f"{OWN_CLAIM}{one}" for one in (claim, environments) if one}
     if claim or url:
         more.add(Capability.CHECKPOINTS)
     places = {_profile_mount(pool, place) for pool, place in mounts}
@@ -110,9 +115,9 @@ def refuse(spec: jobfile.JobSpec, capabilities: Collection[str], backend: str) -
         if capability not in capabilities:
             raise errors.Unsupported(f"The {backend} backend does not support `{path}`.", path=path, hint=hint)
     for number, volume in enumerate(spec.volumes):
-        if f"{CHECKPOINT_CLAIM}{volume.claim}" in capabilities:
+        if f"{OWN_CLAIM}{volume.claim}" in capabilities:
             raise errors.Unsupported(
-                f"The claim {volume.claim} has the checkpoints of all jobs, and is not a volume for jobs.",
+                f"The claim {volume.claim} has checkpoints or environments of all jobs, and is not a volume for jobs.",
                 path=f"volumes[{number}].claim",
                 hint="Leave it out: a job sees its own checkpoints where $OARLOCK_CHECKPOINTS says.",
             )

@@ -213,8 +213,8 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         """The extended resources as claims of the planner."""
         return [f"{nodes.RESOURCES}{name}={amount}" for name, amount in sorted(self.resources.items())]
 
-    def check(self, name: str, claim: str, taken: Collection[str], gpu_resource: str) -> None:
-        """Raise InvalidInput for an addition with which no pod would start. `claim` is that of the checkpoints, and
+    def check(self, name: str, claims: Collection[str], taken: Collection[str], gpu_resource: str) -> None:
+        """Raise InvalidInput for an addition with which no pod would start. `claims` are those of the installation, and
         `taken` has the folders that are Oarlock's own.
         """
         path = f"kubernetes.profiles.{name}"
@@ -225,7 +225,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         for number, container in enumerate(self.containers):
             container.check(f"{path}.containers[{number}]")
         self._check_nodes(path)
-        self._check_volumes(path, claim, taken)
+        self._check_volumes(path, claims, taken)
 
     def _check_task(self, path: str, gpu_resource: str) -> None:
         for label, value in self.labels.items():
@@ -269,14 +269,14 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
                     hint='Write NAME = "TEMPLATE": small letters, digits and hyphens.',
                 )
 
-    def _check_volumes(self, path: str, claim: str, taken: Collection[str]) -> None:
+    def _check_volumes(self, path: str, claims: Collection[str], taken: Collection[str]) -> None:
         for number, volume in enumerate(self.volumes):
             at = f"{path}.volumes[{number}]"
-            if claim and volume.claim == claim:
+            if volume.claim and volume.claim in claims:
                 raise errors.InvalidInput(
-                    f"The claim {claim} has the checkpoints of all jobs.",
+                    f"The claim {volume.claim} has checkpoints or environments of all jobs.",
                     path=f"{at}.claim",
-                    hint="Leave it out: each job sees its own checkpoints.",
+                    hint="Leave it out: each job sees its own checkpoints and environments.",
                 )
             if not _SUBDOMAIN.fullmatch(volume.claim):
                 raise errors.InvalidInput(
@@ -366,6 +366,7 @@ class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     namespaces: dict[str, Tenant] = {}  # of OarlockJobs: whose they are
     project: bool = True  # whether jobs of the command line, the SDK and the pages get an OarlockJob
     checkpoint_claim: str = ""  # the claim of a volume for checkpoints, which all tasks mount
+    environments_claim: str = ""  # that of the environments of dependencies; else they are on the other one
     store_ca: str = ""  # a PEM file with the authorities of object stores, beside those of the system
     store_ca_pem: str = ""  # its content
     checkpoint_path: str = "/oarlock/checkpoints"  # where they mount it
@@ -376,6 +377,11 @@ class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     provisioning_class: str = "best-effort-atomic-scale-up.autoscaling.x-k8s.io"  # of ProvisioningRequests
     user_id: int = 10_001  # of the processes in pods, and their group
     profiles: dict[str, Profile] = {}
+
+    @property
+    def claims(self) -> tuple[str, str]:
+        """The claims that no job mounts as a whole: of the checkpoints, and of environments alone; empty: none."""
+        return self.checkpoint_claim, self.environments_claim
 
     def image_of(self, framework: str, *, gpus: bool) -> str | None:
         """Return the image of jobs of this framework that name none. `gpus`: of jobs with GPUs."""
@@ -441,7 +447,7 @@ class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
         self._check_containers()
         mounted: list[tuple[str, str]] = []  # profiles, each with a place
         for name, one in sorted(self.profiles.items()):
-            one.check(name, self.checkpoint_claim, (*mounts.TAKEN, self.checkpoint_path), self.gpu_resource)
+            one.check(name, self.claims, (*mounts.TAKEN, self.checkpoint_path), self.gpu_resource)
             for volume in one.volumes:
                 place = volume.mount.rstrip("/")
                 same = [other for other, its in mounted if its == place and self._meet(self.profiles[other], one)]

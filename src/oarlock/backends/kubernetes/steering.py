@@ -79,6 +79,7 @@ class Claims:
         named = {volume.claim for one in launches for volume in rendering.volumes(one, self._site)}
         if launches and self._site.checkpoint_claim:
             named.add(self._site.checkpoint_claim)
+        named |= {claim for one in launches if (claim := rendering.environments_claim(one, self._site))}
         return [name for name in sorted(named) if not await self._is_everywhere(name)]
 
     async def _is_everywhere(self, name: str) -> bool:

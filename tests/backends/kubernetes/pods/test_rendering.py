@@ -202,6 +202,29 @@ def test_environments_of_dependencies_are_shared_by_the_jobs_of_one_user_alone(o
     assert told_to(one, claimed)["environments"] == "/oarlock/environments"
 
 
+@pytest.mark.parametrize("checkpoints", ["", "checkpoints"])
+def test_environments_may_have_a_claim_of_their_own(checkpoints: str) -> None:
+    """Only pods with dependencies mount it, each task the folder of its user; the init container makes the folder."""
+    told = msgspec.structs.replace(SITE, checkpoint_claim=checkpoints, environments_claim="cache")
+    one = launch(requirements="requirements.txt", container=backends.Container(owner="ann"))
+    pod = rendering.pod(one, told, "s")
+    assert {"name": "environments", "persistentVolumeClaim": {"claimName": "cache"}} in pod["spec"]["volumes"]
+    (task, helper) = pod["spec"]["containers"]
+    mount = {"name": "environments", "mountPath": "/oarlock/environments", "subPath": "environments/ann"}
+    assert mount in task["volumeMounts"]
+    assert "environments" not in json.dumps(helper["volumeMounts"])
+    (init,) = pod["spec"]["initContainers"]
+    own = " /oarlock/claim/j-0abc" if checkpoints else ""
+    assert init["command"][-1].endswith(f" && mkdir -p{own} /oarlock/environments-claim/environments/ann")
+    assert told_to(one, told)["environments"] == "/oarlock/environments"
+    assert restricted.violations(pod) == []
+    plain = rendering.pod(launch(), told, "s")
+    assert "cache" not in json.dumps(plain)
+    mine = launch(container=backends.Container(volumes=(jobfile.Volume(claim="cache", mount="/x"),)))
+    with pytest.raises(errors.InvalidInput, match="environments of all jobs"):
+        rendering.pod(mine, told, "s")
+
+
 PROFILES = {
     "all": site.Profile(annotations={"example.com/cost": "42"}, env={"PROXY": "p", "HOME": "/root"}, groups=(2000,)),
     "research": site.Profile(
@@ -453,6 +476,10 @@ UNUSABLE = {
         {"a": at("/x/../oarlock/runtime")},
         "kubernetes.profiles.a.volumes[0].mount",
     ),
+    "the claim of the environments": (
+        {"a": at("/a", claim="cache")},
+        "kubernetes.profiles.a.volumes[0].claim",
+    ),
     "a place with two slashes": ({"a": at("//oarlock/runtime")}, "kubernetes.profiles.a.volumes[0].mount"),
     "the root": ({"a": at("/")}, "kubernetes.profiles.a.volumes[0].mount"),
     "the shared memory": ({"a": at("/dev/shm")}, "kubernetes.profiles.a.volumes[0].mount"),
@@ -482,7 +509,13 @@ UNUSABLE = {
 def test_a_profile_with_which_no_pod_would_start_is_refused_by_the_server(
     tmp_path: Path, profiles: dict[str, site.Profile], path: str
 ) -> None:
-    told = site.Site(checkpoint_claim="kept", checkpoint_path="/kept", profiles=profiles, nodes={"pool": "gpu"})
+    told = site.Site(
+        checkpoint_claim="kept",
+        checkpoint_path="/kept",
+        environments_claim="cache",
+        profiles=profiles,
+        nodes={"pool": "gpu"},
+    )
     with pytest.raises(errors.InvalidInput) as caught:
         configuration._check(configuration.Settings(home=tmp_path, backend="kubernetes", kubernetes=told))
     assert caught.value.path == path

@@ -8,7 +8,7 @@
     /oarlock/task      emptyDir   the task's directory (docs/agent-protocol.md, section 1)
     /oarlock/home      emptyDir   HOME
     /oarlock/checkpoints/JOB   the job's folder on the claim of the installation, if there is one
-    /oarlock/environments      environments of the job's dependencies: its user's folder on that claim
+    /oarlock/environments      environments of the job's dependencies: its user's folder on that claim, or one for them
     /oarlock/mailbox   emptyDir   in memory, of agent and helper: requests hold the job's secrets
     /dev/shm           emptyDir in memory
 
@@ -77,6 +77,8 @@ _HELPER = (PYTHON, "-m", "oarlock.data", "--task", TASK_DIRECTORY, "serve", MAIL
 _DELIVER = f"cp -R {DELIVERED}/. {RUNTIME}/ && cp {HANDED}/* {TASK_DIRECTORY}/"
 _CLAIM = "/oarlock/claim"
 """The whole claim of checkpoints, which the init container alone sees. A kubelet would make a `subPath` as root."""
+_ENVIRONMENTS_CLAIM = "/oarlock/environments-claim"
+"""The same for a claim of environments alone."""
 
 
 def pod(one: backends.TaskLaunch, site: Site, secret: str, *, steered: bool = False, bound: bool = False) -> Manifest:
@@ -310,9 +312,14 @@ def _tolerations(taints: Iterable[str]) -> list[Manifest]:
 
 def _init(one: backends.TaskLaunch, site: Site) -> Manifest:
     """Return the init container. It takes no more than the task: so the pod's requests are the task's."""
-    claimed = [{"name": "checkpoints", "mountPath": _CLAIM}] if site.checkpoint_claim else []
-    folders = [folder for folder in (one.key.job, _environments(one, site)) if folder]
-    making = f" && mkdir -p {' '.join(f'{_CLAIM}/{folder}' for folder in folders)}" if claimed else ""
+    environments, volume = _environments(one, site), _environments_volume(site)
+    roots = {"checkpoints": _CLAIM} if site.checkpoint_claim else {}
+    folders = [f"{_CLAIM}/{one.key.job}"] if site.checkpoint_claim else []
+    if environments:
+        roots.setdefault(volume, _ENVIRONMENTS_CLAIM)
+        folders.append(f"{roots[volume]}/{environments}")
+    claimed = [{"name": name, "mountPath": root} for name, root in roots.items()]
+    making = f" && mkdir -p {' '.join(folders)}" if folders else ""
     return {
         "name": INIT,
         "image": site.image,
@@ -440,16 +447,26 @@ def _environments(one: backends.TaskLaunch, site: Site) -> str:
 
     An environment is code that jobs run. So no user writes those of another.
     """
-    if not site.checkpoint_claim or not one.assignment.requirements:
+    if not any(site.claims) or not one.assignment.requirements:
         return ""
     owner = one.container.owner
     plain = re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._@-]*", owner)
     return f"environments/{owner if plain else hashlib.sha256(owner.encode()).hexdigest()}"
 
 
+def _environments_volume(site: Site) -> str:
+    """Return the name of the pod's volume with the environments."""
+    return "environments" if site.environments_claim else "checkpoints"
+
+
+def environments_claim(one: backends.TaskLaunch, site: Site) -> str:
+    """Return the claim that the pod mounts for environments alone; empty for none."""
+    return site.environments_claim if _environments(one, site) else ""
+
+
 def _cached(one: backends.TaskLaunch, site: Site) -> Iterator[Manifest]:
     if folder := _environments(one, site):
-        yield {"name": "checkpoints", "mountPath": ENVIRONMENTS, "subPath": folder}
+        yield {"name": _environments_volume(site), "mountPath": ENVIRONMENTS, "subPath": folder}
 
 
 def _shared(one: backends.TaskLaunch, site: Site) -> Iterator[Manifest]:
@@ -483,15 +500,17 @@ def _volumes(one: backends.TaskLaunch, site: Site, secret: str) -> Iterator[Mani
     yield {"name": "assignment", "secret": {"secretName": secret, "defaultMode": 0o440, "items": items}}
     if site.checkpoint_claim:
         yield {"name": "checkpoints", "persistentVolumeClaim": {"claimName": site.checkpoint_claim}}
+    if claim := environments_claim(one, site):
+        yield {"name": "environments", "persistentVolumeClaim": {"claimName": claim}}
     for place, volume in enumerate(volumes(one, site)):
-        if volume.claim == site.checkpoint_claim:  # a job from before the claim was made the installation's
+        if volume.claim in site.claims:  # a job from before the claim was made the installation's
             raise errors.InvalidInput(
-                f"the claim {volume.claim} has the checkpoints of all jobs",
+                f"the claim {volume.claim} has checkpoints or environments of all jobs",
                 path=f"volumes[{place}].claim",
                 hint="Submit the job without this volume.",
             )
-        claim = {"claimName": volume.claim, "readOnly": volume.read_only}
-        yield {"name": _claim_name(place), "persistentVolumeClaim": claim}
+        source = {"claimName": volume.claim, "readOnly": volume.read_only}
+        yield {"name": _claim_name(place), "persistentVolumeClaim": source}
 
 
 def _claim_name(place: int) -> str:
