@@ -107,6 +107,13 @@ def test_batches_arrive_whole_in_pinned_memory(workers: int) -> None:
     assert rows[:, 0].sort().values.tolist() == numbers.tolist()
 
 
+def test_a_device_with_a_number_is_the_present_one() -> None:
+    last = torch.cuda.device_count() - 1
+    assert train.init(device=f"cuda:{last}").device == torch.device("cuda", last)
+    assert torch.cuda.current_device() == last
+    assert torch.zeros(1, device="cuda").device == torch.device("cuda", last)
+
+
 def test_a_default_device_of_the_script(tmp_path: Path) -> None:
     """torch.set_default_device makes the tensors of the script, not those of the library."""
     torch.set_default_device("cuda")

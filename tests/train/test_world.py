@@ -171,6 +171,19 @@ class OneGpu:
         )
 
 
+def test_a_device_with_a_number_is_the_present_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Code that says "cuda" means the device of the process then, as it does without a number."""
+    OneGpu(monkeypatch)
+    chosen: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert train.init(device="cuda:1").device == torch.device("cuda:1")
+    assert chosen == [torch.device("cuda:1")]
+    worlds.shutdown()
+    with pytest.raises(errors.WorldError, match="'cuda:2' was asked for, but torch sees 2 GPUs"):
+        train.init(device="cuda:2")
+
+
 def test_memory_is_bounded_on_a_shared_device_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = OneGpu(monkeypatch)
     for told in ("", "1", "0", "-0.5", "much"):

@@ -62,8 +62,8 @@ def change(job: jobs.Job, held: Sequence[holdings.Holding], to: Sequence[holding
     kept_claims = [claims[task.name] for task in staying]
     indexes = _free_indexes(live)
     added: list[holdings.Holding] = []
-    for (role, node), count in more.items():
-        places = _spare([claim for claim in to if claim.node == node and claim.role == role], kept_claims, count)
+    for (_, node), count in more.items():
+        places = _spare([claim for claim in to if claim.node == node], kept_claims, count)
         if places is None:
             return None
         added += [replace(place, attempt=live.number, index=next(indexes)) for place in places]

@@ -15,7 +15,9 @@ from typing import Any
 from oarlock.train import agreement, worlds
 
 PATIENCE_S = 5.0
-"""The wait for a new round after SIGTERM: in it the members that are left may still save and end together."""
+"""The wait after SIGTERM for a new round, or for a server that is started anew. After it the members that are left may
+still save and end together.
+"""
 
 
 class Stopped(SystemExit):
@@ -37,11 +39,12 @@ class Wish:
         """Take SIGTERM for a wish to stop, until `close`. Only the main thread can."""
         if threading.current_thread() is threading.main_thread():
             self._before = signal.signal(signal.SIGTERM, self._on_signal)
+            worlds.keep_waiting = self.keep_waiting
 
     def close(self) -> None:
         if self._before is not None:
             signal.signal(signal.SIGTERM, self._before)
-            self._before = None
+            self._before = worlds.keep_waiting = None
 
     def finish(self) -> None:
         """Wish to end the training, though not the process."""

@@ -115,6 +115,10 @@ complete: Callable[[], None] | None = None
 """Completes the exchanges of backward passes that an error has ended. Called before other exchanges: the ranks without
 an error are in the exchange of that pass.
 """
+keep_waiting: Callable[[], None] | None = None
+"""Called again and again while this process waits for another one to be started anew, within a session. It raises an
+exception where this process was asked to stop, and should wait no more.
+"""
 leaving: list[Callable[[], None]] = []
 """Called by `shutdown` before this process leaves the others: strategies say that they are done."""
 _ours = False
@@ -348,13 +352,21 @@ def _bound_memory(device: torch.device, fraction: float) -> None:
 def _device(asked: str | None, local_rank: int, *, shared: bool = False) -> torch.device:
     import torch
 
-    if asked is not None and asked != "cuda":
-        return torch.device(asked)
+    chosen = torch.device(asked or "cuda")
+    if chosen.type != "cuda":
+        return chosen
     if not torch.cuda.is_available():
-        if asked == "cuda":
-            raise errors.WorldError("device='cuda' was asked for, but torch sees no GPU. Leave it out to use the CPU.")
+        if asked is not None:
+            raise errors.WorldError(
+                f"device={asked!r} was asked for, but torch sees no GPU. Leave it out to use the CPU."
+            )
         return torch.device("cpu")
     count = torch.cuda.device_count()
+    if chosen.index is not None:
+        if chosen.index >= count:
+            raise errors.WorldError(f"device={asked!r} was asked for, but torch sees {count} GPUs, counted from 0.")
+        torch.cuda.set_device(chosen)
+        return chosen
     if shared:
         local_rank %= count
     if local_rank >= count:

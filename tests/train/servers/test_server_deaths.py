@@ -323,3 +323,48 @@ def test_a_torn_checkpoint_of_a_server_is_not_used(tmp_path: Path, capsys: pytes
     assert "cannot be read" in capsys.readouterr().err
     snapshots.remove(path)
     assert not path.parent.exists()
+
+
+def bereft(folder: Path, settings: dict[str, Any]) -> None:
+    """Train until the test has ended the servers, and then wait for others."""
+    world = train.init()
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    train.data_parallel(model, optimizer, strategy=train.ParameterServers(**settings))
+    with train.Session(model=model, optimizer=optimizer, total_steps=1_000_000) as session:
+        for step in session.steps():
+            model(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if step == 3:
+                (folder / f"trains-{world.rank}").touch()
+
+
+@pytest.mark.parametrize("settings", [{}, {"sync": False}], ids=["lockstep", "asynchronous"])
+def test_a_worker_that_waits_for_a_server_ends_at_sigterm(tmp_path: Path, settings: dict[str, Any]) -> None:
+    """The server may never come: the whole gang is being stopped. It would be killed after the grace."""
+    with farm.running() as servers:
+        workers = []
+        for rank in range(2):
+            env = {
+                "RANK": str(rank),
+                "WORLD_SIZE": "2",
+                "LOCAL_RANK": str(rank),
+                "MASTER_ADDR": "x",
+                "MASTER_PORT": "1",
+            }
+            args = (bereft, (tmp_path, settings), {**env, **farm.variables(servers)}, tmp_path / f"rank-{rank}.txt")
+            workers.append(crew._CONTEXT.Process(target=crew._member, args=args))
+            workers[-1].start()
+        while not all((tmp_path / f"trains-{rank}").exists() for rank in range(2)):
+            assert all(worker.is_alive() for worker in workers), crew.output(tmp_path)
+            time.sleep(0.01)
+    try:
+        for worker in workers:
+            os.kill(worker.pid, signal.SIGTERM)
+        for worker in workers:
+            worker.join(120)
+        assert [worker.exitcode for worker in workers] == [143, 143], crew.output(tmp_path)
+    finally:
+        for worker in workers:
+            worker.kill()

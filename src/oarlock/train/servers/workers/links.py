@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from oarlock.train import errors
+from oarlock.train import errors, worlds
 from oarlock.train.servers import addresses
 from oarlock.train.servers.wire import bodies, frames, handshake, transport
 from oarlock.train.sharing import segments
@@ -174,6 +174,8 @@ class Link:
                         f"parameter server {self.number} at {host}:{port} cannot be reached ({cause}). Look at the "
                         "log of the task, with `oarlock logs JOB --role ps`."
                     ) from cause
+                if worlds.keep_waiting is not None:
+                    worlds.keep_waiting()
                 time.sleep(_AGAIN_S)
 
     def _greet(self, host: str, port: int) -> tuple[transport.Tcp, bool]:
