@@ -186,6 +186,23 @@ def over_a_slow_link() -> None:
     assert len(set(train.init().gather(chosen))) == 1
 
 
+def told_no_more() -> None:
+    """After its choice, of each kind, the strategy is told of no pass: a step costs as much as with a fixed one."""
+    automatic.may_win = lambda *_: True
+    for kind in ("none", "bf16", "dgc"):
+        automatic.predict = lambda ranks, kind=kind: {"none": 2.0, kind: 1.0}
+        model = nn.Linear(16, 16)
+        optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
+        train.data_parallel(model, optimizer, compression="auto")
+        some_steps(model, optimizer, 16, automatic.WARM_UP + automatic.MEASURED + 2)
+        strategy: Any = dataparallel.strategy_of(model)
+        assert strategy.choice()["exchange"] == kind
+        strategy.pass_began = strategy.gradient_ready = strategy.pass_ended = None
+        some_steps(model, optimizer, 16, 2)
+        weights = model.weight.tolist()
+        assert train.init().gather(weights) == [weights] * 2
+
+
 def over_a_very_slow_link() -> None:
     """One step tells enough of it, and one exchange of each candidate."""
     automatic.ENOUGH_S = automatic.LONG_S = 0.0
@@ -295,6 +312,7 @@ def without_a_trace() -> None:
         without_permission,
         over_a_slow_link,
         over_a_very_slow_link,
+        told_no_more,
         over_a_link_that_is_fast_enough,
         over_a_link_with_pauses,
         for_adam,

@@ -365,15 +365,16 @@ class Automatic(Exchanging):
         if self._chosen is None:
             return
         self._dense.may_tune = True
-        if self._chosen == self._kind:
-            return
-        made = self._of(self._chosen)
-        made.take_over(self._named, self._optimizer, self.figures)
-        if not isinstance(made, ParameterServers) and self._passes is not None:  # alone, it may follow them by itself
-            made.passes = self._passes
-        made.outlives = self.outlives
-        self._present, self._kind = made, self._chosen
-        self._dense.let_go()
+        if self._chosen != self._kind:
+            made = self._of(self._chosen)
+            made.take_over(self._named, self._optimizer, self.figures)
+            if not isinstance(made, ParameterServers) and self._passes is not None:  # alone, it may follow them itself
+                made.passes = self._passes
+            made.outlives = self.outlives
+            self._present, self._kind = made, self._chosen
+            self._dense.let_go()
+        if self._passes is not None and not isinstance(self._present, ParameterServers):
+            self._passes.listener = self._present  # from now on as without a choice: each pass is told to it alone
 
     def _of(self, kind: str) -> Exchange:
         if kind != SERVERS:
