@@ -84,7 +84,7 @@ class Restored:
     def inherited_states(self) -> Iterator[dict[str, Any]]:
         """Read the own states of the inherited shards, one after the other."""
         for path in self.inherited:
-            yield _read_shard(path)["own"]
+            yield _read_shard(path, mapped=True)["own"]
 
 
 @dataclass(frozen=True)
@@ -545,9 +545,10 @@ def _write_shard(path: Path, shard: Mapping[str, Any], abandoned: threading.Even
     return written
 
 
-def _read_shard(path: Path) -> dict[str, Any]:
+def _read_shard(path: Path, *, mapped: bool = False) -> dict[str, Any]:
+    """Load a shard. If it is `mapped`, only those of its tensors are read that are looked at."""
     try:
-        content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
     except Exception as cause:
         raise errors.CheckpointError(
             f"{path} is complete, but torch {torch.__version__} cannot load it ({cause}). "
