@@ -96,7 +96,7 @@ class Session:
         self._strategies = [*named.values(), *alone.values()]
         own = {**(per_rank or {}), **alone}
         own.update({name: one for name, one in named.items() if one.keeps or one.state_dict()})
-        self._contents = contents.Contents(state, own, {**named, **alone}, self._say, drops=drop_per_rank)
+        self._contents = contents.Contents(state, own, {**named, **alone}, self.world, self._say, drops=drop_per_rank)
         self._adapt, self._batch_file = adapt, batchsizes.BatchFile(given.report)
         self._parts_left = 0  # parts of the present step that are left
         self._noise: float | None = None  # the same on every rank
@@ -437,7 +437,7 @@ class Session:
             hook.before_checkpoint(self)
         for strategy in self._strategies:
             strategy.before_save()
-        shared, own = self._contents.capture(is_chief=self.world.is_chief)
+        shared, own = self._contents.capture()
         meta = {"library": VERSION, "torch": torch.__version__, "holds": sorted(self._state), "noise": self._noise}
         if last:
             self._take_saved(self._checkpoints.save(self.step, shared, own, meta))
@@ -578,7 +578,7 @@ class Session:
             self._reports.event("hello", library=VERSION, can_rejoin=can, can_stack=self._can_stack, **lost)
 
     def _adopt(self, restored: Restored) -> None:
-        self._contents.take(restored, self.world, own=not self._apart or self.world.is_chief)
+        self._contents.take(restored)
         self.step = self._saved_step = restored.step
         self._noise = restored.noise
         self._say(f"resumed from {restored.path.name}")

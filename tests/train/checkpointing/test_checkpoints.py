@@ -149,6 +149,33 @@ def test_a_damaged_checkpoint_is_passed_over_and_never_loaded(
     assert not [path for path in loaded if newer in path.parents]
 
 
+@pytest.mark.parametrize("fellows", [[0, 1, 2, 3], [1, 3], [2]])
+def test_the_ranks_that_see_a_directory_check_every_shard_in_it(
+    tmp_path: Path, said: list[str], fellows: list[int]
+) -> None:
+    path = tmp_path / manifests.directory_name(1, 1, 1)
+    path.mkdir()
+    files = [path / f"rank-{rank}.pt" for rank in range(5)]  # of more ranks than now
+    for file in files:
+        file.write_bytes(b"a shard")
+    shards = tuple(manifests.Shard(file.name, 7, manifests.digest(file)) for file in files)
+    manifests.write(path, manifests.Manifest(1, 1, 1, len(files), 0.0, shards, {}))
+
+    def faults() -> set[str | None]:
+        worlds = [World(rank, 4, 0, ALONE.device) for rank in fellows]
+        stores = [
+            checkpoints.Checkpoints(tmp_path, world, attempt=2, round_number=1, keep=1, say=said.append)
+            for world in worlds
+        ]
+        return {store._fault(path, fellows) for store in stores}
+
+    assert faults() == {None}
+    for file in files:
+        file.write_bytes(b"a shar?")
+        assert f"the digest of {file.name} is not the one in its manifest" in faults()
+        file.write_bytes(b"a shard")
+
+
 def test_when_none_holds_a_person_decides(store: checkpoints.Checkpoints, said: list[str]) -> None:
     flipped(saved(store, 1))
     with pytest.raises(errors.CheckpointError, match=r"none of the 1 checkpoints is valid .*resume=False"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +143,32 @@ def test_a_resumed_run_ends_with_the_same_bits(tmp_path: Path, hosts: Hosts) -> 
     whole, parted = (torch.load(tmp_path / name / "after-30.pt", weights_only=True) for name in runs)
     for name, values in whole.items():
         assert torch.equal(values, parted[name]), name
+
+
+def accumulated(folder: Path, exchanges: bool, memory: bool) -> None:
+    """Train two steps, with an exchange in each or in none."""
+    pretend(ONE, memory=memory)
+    train.init()
+    torch.manual_seed(2)
+    model = test_dgc.net()
+    optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
+    train.data_parallel(model, optimizer, compression=dgc.DGC(sparsity=0.99, warm_up_steps=10))
+    with train.Session(model=model, optimizer=optimizer, checkpoints=folder) as session:
+        session.limit(session.step + 2)
+        for _ in session.steps():
+            with nullcontext() if exchanges else train.no_sync(model):
+                model(torch.ones(8, 20)).sum().backward()
+
+
+def test_a_checkpoint_before_the_first_exchange_keeps_the_order_of_additions(tmp_path: Path) -> None:
+    """Steps that only accumulate gradients exchange none."""
+    for exchanges, memory in ((True, False), (False, True)):
+        codes = crew.run(accumulated, tmp_path, exchanges, memory, folder=tmp_path, world_size=3)
+        assert codes == [0] * 3, crew.output(tmp_path, 3)
+    for step in (2, 4):
+        (shard,) = tmp_path.glob(f"attempt-*-step-{step}/rank-0.pt")
+        choices = torch.load(shard, weights_only=True)["shared"]["oarlock.choices"]
+        assert choices == {"strategy of model": {"sums_in_memory": False}}, step
 
 
 def kept_back(strategy: dgc.DeepGradientCompression) -> dict[str, torch.Tensor]:

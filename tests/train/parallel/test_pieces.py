@@ -16,10 +16,10 @@ from oarlock.train import errors
 from oarlock.train.checkpointing import pieces
 
 
-def run(folder: Path, division: str, ranks: int, **options: Any) -> None:
+def run(folder: Path, division: str, ranks: int, env: dict[int, dict[str, str]] | None = None, **options: Any) -> None:
     folder.mkdir(exist_ok=True)
     expected = [143 if options.get("stop") else 0] * ranks
-    codes = crew.run(_learn, folder, division, options, folder=folder, world_size=ranks)
+    codes = crew.run(_learn, folder, division, options, folder=folder, world_size=ranks, env_of_rank=env)
     assert codes == expected, crew.output(folder, ranks)
 
 
@@ -148,6 +148,25 @@ def test_a_torn_piece_makes_all_ranks_take_the_checkpoint_before(tmp_path: Path,
     assert f"resumed from {before.name}" in said
     assert state(folder, "begin")["step"] == int(before.name.rsplit("-", 1)[1])
     assert_close(state(folder, "end"), whole)
+
+
+def test_a_torn_piece_in_the_directory_of_one_task_makes_all_ranks_take_the_checkpoint_before(
+    tmp_path: Path, of_two: Path
+) -> None:
+    """Each task has a copy of all shards. The torn one is that of the other task's rank, and this one needs it."""
+    env = {}
+    for rank in (0, 1):
+        copied = tmp_path / f"task-{rank}"
+        shutil.copytree(of_two / "checkpoints", copied)
+        newest, before = sorted(copied.iterdir(), key=lambda path: -int(path.name.rsplit("-", 1)[1]))[:2]
+        env[rank] = {"OARLOCK_ROLE": "worker", "OARLOCK_INDEX": str(rank), "OARLOCK_CHECKPOINTS": str(copied)}
+        env[rank] |= {"OARLOCK_CHECKPOINTS_SEPARATE": "1", "OARLOCK_RESTORE": f"{newest}:{before}"}
+    shard = tmp_path / "task-0" / newest.name / "rank-1.pt"
+    shard.write_bytes(shard.read_bytes()[:-1] + b"?")
+    run(tmp_path, "replicated", 2, env, total_steps=8)
+    said = crew.output(tmp_path)
+    assert "the digest of rank-1.pt is not the one in its manifest" in said
+    assert f"resumed from {before.name}" in said
 
 
 def test_a_tensor_that_is_not_whole_is_an_error(tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ class Restored:
     def inherited_states(self) -> Iterator[dict[str, Any]]:
         """Read the own states of the inherited shards, one after the other."""
         for path in self.inherited:
-            yield _read_shard(path)["own"]
+            yield _read_shard(path, mapped=True)["own"]
 
 
 @dataclass(frozen=True)
@@ -101,9 +101,9 @@ class _Save:
 class Checkpoints:
     """The checkpoints in `directory`, for one attempt and round. All ranks must call each method but `close`.
 
-    The chief calls `completed` for each checkpoint that is complete, in the thread that wrote it. If the directory is
-    `separate` for each task, the `first` process of each other task reports its shards (`written`, with the name of the
-    event and its fields) once all ranks have written theirs.
+    The chief calls `completed` for each checkpoint that is complete, in the thread that wrote it. If each task has a
+    separate directory, `task` is the name of this process's own. Then the `first` process of each other task reports
+    its shards (`written`, with the name of the event and its fields) once all ranks have written theirs.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class Checkpoints:
         keep: int,
         say: Callable[[str], None],
         completed: Callable[[Saved], None] = lambda saved: None,
-        separate: bool = False,
+        task: str | None = None,
         first: bool = False,
         written: Callable[..., None] | None = None,
     ) -> None:
@@ -127,7 +127,8 @@ class Checkpoints:
         self._attempt, self.round_number = attempt, round_number
         self._keep = keep
         self._say, self._completed = say, completed
-        self._separate, self._first, self._written = separate, first, written
+        self._task, self._first, self._written = task, first, written
+        self._separate = task is not None
         self._sent: str | None = None  # the name of the chief's last checkpoint, where the directory is separate
         self._good: Path | None = None  # restored, or verified when it was written
         self._copies = copies.Copies()
@@ -320,8 +321,10 @@ class Checkpoints:
         agreed = [Path(each) for each in self._world.gather([str(path) for path in candidates])[0]]
         if self._separate:
             agreed = [self.directory / path.name for path in agreed]
+        tasks = self._world.gather(self._task)
+        fellows = [rank for rank, task in enumerate(tasks) if task == self._task]  # they see this directory
         for path in agreed:
-            faults = [each for each in self._world.gather(self._fault(path)) if each is not None]
+            faults = [each for each in self._world.gather(self._fault(path, fellows)) if each is not None]
             if not faults:
                 return self._load(path)
             self._say(f"checkpoint {path} is not valid: {faults[0]}; trying the one before it")
@@ -332,16 +335,17 @@ class Checkpoints:
             )
         return None
 
-    def _fault(self, path: Path) -> str | None:
-        """Return a fault that any rank found, or None.
+    def _fault(self, path: Path, fellows: Sequence[int]) -> str | None:
+        """Return a fault that this rank found, or None.
 
-        Each rank checks the shards it will load, and a part of the rest.
+        Each rank checks the chief's shard, which all load, and a part of the rest: together the `fellows`, the ranks
+        that see this directory, check all of it. A rank may load pieces of any shard.
         """
         try:
             manifest = manifests.read(path)
         except errors.CheckpointError as fault:
             return str(fault)
-        ranks = {0, *range(self._world.rank, manifest.world_size, self._world.world_size)}
+        ranks = {0, *range(fellows.index(self._world.rank), manifest.world_size, len(fellows))}
         return manifests.fault(path, manifest, sorted(ranks))
 
     def _load(self, path: Path) -> Restored:
@@ -545,9 +549,10 @@ def _write_shard(path: Path, shard: Mapping[str, Any], abandoned: threading.Even
     return written
 
 
-def _read_shard(path: Path) -> dict[str, Any]:
+def _read_shard(path: Path, *, mapped: bool = False) -> dict[str, Any]:
+    """Load a shard. If it is `mapped`, only those of its tensors are read that are looked at."""
     try:
-        content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
     except Exception as cause:
         raise errors.CheckpointError(
             f"{path} is complete, but torch {torch.__version__} cannot load it ({cause}). "

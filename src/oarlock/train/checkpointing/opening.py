@@ -44,7 +44,7 @@ def checkpoints(
         keep=1 if given.separate else keep,  # the others are in the object store
         say=say,
         completed=completed,
-        separate=given.separate,
+        task="{} {}".format(*environment.named_place(world.rank)[:2]) if given.separate else None,
         first=given.process == "0",
         written=written,
     )

@@ -129,8 +129,12 @@ class DeepGradientCompression(WholeGradient):
         }
 
     def choice(self) -> dict[str, Any]:
-        """Return the way of the sums within hosts, where the bits depend on it."""
-        if self._sums is None or max(map(len, self._nodes().ranks)) < 3:
+        """Return the way of the sums within hosts, where the bits depend on it: before the first one the way of the
+        checkpoint.
+        """
+        if self._sums is None:
+            return {} if self._memory is None else {"sums_in_memory": self._memory}
+        if max(map(len, self._nodes().ranks)) < 3:
             return {}
         return {"sums_in_memory": self._sums.in_memory}
 
