@@ -15,6 +15,7 @@ from torch import distributed, nn
 from torch.distributed import fsdp
 
 from oarlock.train import errors, worlds
+from oarlock.train.checkpointing import pieces
 from oarlock.train.measuring import collectives
 from oarlock.train.strategies.strategy import Figures, Strategy
 
@@ -23,8 +24,8 @@ class ModelParallel(Strategy):
     """The measurements of a model on several ranks: `Session(strategy=train.ModelParallel(model))`.
 
     `models` are this rank's modules with FSDP2, which is measured by module; the others are measured without them. The
-    sums between replicas of FSDP2 (HSDP) are not counted. On GPUs, FSDP2 exchanges in streams of its own, and its
-    waiting is unknown.
+    sums between replicas of FSDP2 (HSDP) are not counted, so that the waiting is unknown there. So it is on GPUs, where
+    FSDP2 exchanges in streams of its own.
     """
 
     kind = "model"
@@ -35,7 +36,7 @@ class ModelParallel(Strategy):
         for module in (each for model in models for each in model.modules()):
             if isinstance(module, fsdp.FSDPModule):
                 measured = collectives.measure(module, self.figures) and self._world.device.type == "cpu"
-                self.figures.waits_known = self.figures.waits_known and measured
+                self.figures.waits_known = self.figures.waits_known and measured and not _has_replicas(module)
 
     def send(self, tensor: torch.Tensor, rank: int) -> None:
         """Send the values of a tensor to a rank, which receives them."""
@@ -68,3 +69,9 @@ class ModelParallel(Strategy):
 
     def finish(self, wish: int) -> None:
         collectives.open_meter(None)
+
+
+def _has_replicas(module: nn.Module) -> bool:
+    """Return whether FSDP2 sums the gradients of the module over replicas: the first dimension of its mesh."""
+    pieces.let_go(module)
+    return any(pieces.is_divided(each) and each.placements[0].is_replicate() for each in module.parameters())
