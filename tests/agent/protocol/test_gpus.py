@@ -1,5 +1,9 @@
 """The GPUs that a device plugin has given to a container, as its variables or a stand-in of nvidia-smi tell them."""
 
+import os
+import subprocess
+import threading
+
 import pytest
 
 from oarlock.agent.protocol import gpus
@@ -40,3 +44,21 @@ def test_the_plugin_may_name_them_by_the_entries_of_a_folder(tmp_path):
         (tmp_path / name).touch()
     assert gpus.uuids(2, {"PATH": "", "NVIDIA_VISIBLE_DEVICES": str(tmp_path)}) == [TWO, ONE]
     assert gpus.uuids(2, {"PATH": "", "NVIDIA_VISIBLE_DEVICES": f"{tmp_path}/missing"}) == []
+
+
+def test_a_question_that_no_signal_ends_holds_nothing_up(tmp_path, monkeypatch):
+    """As one that waits within the driver. Here the signal is not sent."""
+    monkeypatch.setattr(gpus, "ASK_S", 0.2)
+    kill = subprocess.Popen.kill
+    kept = []
+    monkeypatch.setattr(subprocess.Popen, "kill", lambda process: kept.append(process))
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\nexec sleep 20\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    assert gpus.uuids(1, {"PATH": f"{tmp_path}:{os.environ['PATH']}"}) == []
+    (process,) = kept
+    assert process.returncode is None, "it runs still"
+    kill(process)
+    for thread in threading.enumerate():
+        if thread.name == "nvidia-smi":
+            thread.join()
+    assert process.returncode == -9, "it is waited for once it ends"

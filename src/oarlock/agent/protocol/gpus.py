@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import threading
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,16 +48,27 @@ def _named(value: str) -> list[str]:
 def _listed(environ: Mapping[str, str]) -> list[str]:
     """Return the GPUs that nvidia-smi lists: the parts (MIG), where there are some. Its exit code does not matter."""
     try:
-        done = subprocess.run(
+        asked = subprocess.Popen(
             ["nvidia-smi", "-L"],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             env=dict(environ),
-            timeout=ASK_S,
-            check=False,
         )
-    except (OSError, subprocess.TimeoutExpired):
+    except OSError:
         return []
-    found = _LISTED.findall(done.stdout.decode(errors="replace"))
+    try:
+        told, _ = asked.communicate(timeout=ASK_S)
+    except subprocess.TimeoutExpired:
+        _abandon(asked)
+        return []
+    found = _LISTED.findall(told.decode(errors="replace"))
     return [one for one in found if one.startswith("MIG-")] or found
+
+
+def _abandon(process: subprocess.Popen[bytes]) -> None:
+    """Kill the process. A thread waits for its end: in the driver a call may never end, and no signal ends it."""
+    process.kill()
+    if process.stdout is not None:
+        process.stdout.close()
+    threading.Thread(target=process.wait, name="nvidia-smi", daemon=True).start()
