@@ -15,6 +15,7 @@ from tests.train.servers import farm
 from torch import nn
 
 from oarlock import train
+from oarlock.train.compression import dgc
 from oarlock.train.servers import addresses
 from oarlock.train.servers.model import sharding
 from oarlock.train.strategies import automatic, choices, dataparallel
@@ -69,7 +70,11 @@ def together(way: str, steps: int) -> None:
     sharding.LEAST_CUT_BYTES = 1
     world, given = train.init(), WAYS[way]
     strategy = ParameterServers(**given) if "sharding" in given else None
-    weights = learn(*made(2, **({"strategy": strategy} if strategy else given)), steps, [world.rank])
+    model, optimizer = made(2, **({"strategy": strategy} if strategy else given))
+    weights = learn(model, optimizer, steps, [world.rank])
+    compressed = dataparallel.strategy_of(model)
+    if isinstance(compressed, dgc.DeepGradientCompression):
+        assert any(tensor.residual.any() for tensor in compressed._sparse), "sparse gradients keep something back"
     assert len(set(map(tuple, world.gather(weights)))) == 1, "the replicas are apart"
     assert all(each == each for each in weights)
     train.shutdown()
@@ -82,6 +87,7 @@ def together(way: str, steps: int) -> None:
 def test_the_replicas_are_the_same_bit_by_bit(way: str, ranks: int, steps: int, tmp_path: Path) -> None:
     with farm.running(2) as servers:
         env = farm.variables(servers) if way.startswith("ps") else {}
+        env |= {"OARLOCK_SHARED_MEMORY": "0"} if way == "dgc" else {}  # as between hosts: else no gradient is sparse
         codes = crew.run(together, way, steps, folder=tmp_path, world_size=ranks, env=env, timeout_s=600)
     assert codes == [0] * ranks, crew.output(tmp_path, ranks)
 
