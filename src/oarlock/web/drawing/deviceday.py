@@ -53,10 +53,10 @@ def days(
             kinds[state.node.name, device.index] = device.type
             totals[device.type] = totals.get(device.type, 0) + 1
     curves = {kind: [0.0] * PARTS for kind in totals}
-    for device, spans in _spans(past, now).items():
-        if device in kinds:
+    for held, spans in _spans(past, now).items():
+        if held in kinds:
             for first, last in spans:
-                _add(curves[kinds[device]], first, last, now)
+                _add(curves[kinds[held]], first, last, now)
     return [
         _day(kind, total, curves[kind], [each.devices[kind] for each in found if kind in each.devices])
         for kind, total in totals.items()
