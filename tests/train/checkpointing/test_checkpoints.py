@@ -455,6 +455,29 @@ def test_a_rank_goes_on_only_once_all_have_done_the_present_work(tmp_path: Path,
     assert store.under_way == 0
 
 
+class Apart(World):
+    """A rank with a fellow that writes to a directory of its own."""
+
+    def gather(self, value: object) -> list[Any]:
+        return [value, _of_the_fellow(value)]
+
+
+def _of_the_fellow(value: object) -> object:
+    if isinstance(value, tuple):
+        return tuple(map(_of_the_fellow, value))
+    return value.replace("rank-0", "rank-1") if isinstance(value, str) else value
+
+
+def test_ranks_without_a_common_directory_are_told_how_to_get_one(tmp_path: Path, said: list[str]) -> None:
+    apart = Apart(0, 2, 0, torch.device("cpu"))
+    store = checkpoints.Checkpoints(tmp_path, apart, attempt=1, round_number=1, keep=3, say=said.append)
+    assert store.save(1, {}, {}, {}) is None
+    assert "rank-1.pt is not in the directory of rank 0: the ranks have no common directory" in said[-1]
+    assert "checkpoint.to" in said[-1]
+    assert "free some space" not in said[-1]
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_disk_that_fails_behind_the_training_is_told(
     store: checkpoints.Checkpoints, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -465,7 +488,7 @@ def test_a_disk_that_fails_behind_the_training_is_told(
         patched.setattr(checkpoints, "_write_shard", full)
         store.begin(1, {}, {}, {})
         assert agreed(store) is None
-    assert "step-1 was not saved: rank 0: [Errno 28] No space left on device" in said[-1]
+    assert "step-1 was not saved: rank 0: [Errno 28] No space left on device: free some space." in said[-1]
     assert list(store.directory.iterdir()) == []
     store.begin(2, {}, {}, {})
     assert agreed(store) is not None

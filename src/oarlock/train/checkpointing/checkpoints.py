@@ -25,6 +25,7 @@ loaded only if its size and digest match, and only as tensors and plain values (
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import hashlib
 import os
@@ -397,7 +398,7 @@ class Checkpoints:
             free = min(free for disk, _, free in told if disk == one)
             if free < total:
                 where = f"{self.directory} of {one}" if one else str(self.directory)
-                return f"it needs {total / 1e6:.1f} MB and {where} has {free / 1e6:.1f} MB free"
+                return f"it needs {total / 1e6:.1f} MB and {where} has {free / 1e6:.1f} MB free: free some space"
         return None
 
     @property
@@ -408,6 +409,8 @@ class Checkpoints:
     def _complete(self, save: _Save) -> Saved:
         """Check the sizes of all shards, then write the manifest. Only the chief does this."""
         manifests.sync_directory(save.path)
+        if not self._separate:
+            _check_shared(save)
         manifest = manifests.Manifest(
             save.step,
             self._attempt,
@@ -439,9 +442,21 @@ class Checkpoints:
     def _give_up(self, path: Path, trouble: str) -> None:
         if self._clears and path.is_dir():
             _attempt(lambda: manifests.remove(path))
+        full = any(os.strerror(number) in trouble for number in (errno.ENOSPC, errno.EDQUOT))
+        room = ": free some space" if full else ""
         self._say(
-            f"checkpoint {path.name} was not saved: {trouble}. "
-            "Training continues with the previous checkpoint; free some space for the next one"
+            f"checkpoint {path.name} was not saved: {trouble}{room}. Training goes on with the previous checkpoint"
+        )
+
+
+def _check_shared(save: _Save) -> None:
+    """Check that the shards of all ranks are in the chief's directory."""
+    missing = [shard.file for shard in save.shards if not (save.path / shard.file).exists()]
+    if missing:
+        raise OSError(
+            f"{missing[0]} is not in the directory of rank 0: the ranks have no common directory for checkpoints. Let"
+            " checkpoint.to of the job file name a path that all of them see or a URL of an object store, or let the"
+            " server's settings name a place for all jobs"
         )
 
 
