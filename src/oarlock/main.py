@@ -457,10 +457,7 @@ class Engine:
         holder = succession.holder(succession.home_id(settings.home), process)
         leader = leadership.Leading(store, holder=holder, clock=clock)
         self.leads = lambda: leader.epoch is not None
-
-        def blanker(job: jobs.Job) -> blanking.Blanker:
-            return blanking.Blanker(jobsecrets.values(kept.secrets, job))
-
+        blanker = jobsecrets.covering(kept.secrets, blanking.Blanker)
         left = leftovers.Leftovers(self.backend, kept.logs, kept.metrics, blanker=blanker, clock=clock)
         report, told = running.report, self._told_to_agents(hook)
         return running.Runner(

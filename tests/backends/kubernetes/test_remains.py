@@ -98,7 +98,7 @@ async def test_values_are_not_asked_for(left: Left, api_server: apiserver.ApiSer
 
 
 async def test_a_request_for_nodes_and_its_templates(left: Left) -> None:
-    """Also templates whose request was never made."""
+    """So are templates without a request."""
     async with test_noderequests.definition(left.api):
         await left.requests.request("j-1", test_noderequests.request(1))
         await left.requests.request("j-1", test_noderequests.request(2))

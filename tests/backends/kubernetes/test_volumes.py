@@ -312,7 +312,7 @@ async def test_the_plan_knows_for_a_while_of_an_extended_resource_that_is_used_u
         assert not any(node.barred for node in await made.nodes()), "no node is left: each gets another try"
 
 
-def test_a_resource_is_not_taken_for_one_whose_name_begins_so() -> None:
+def test_a_resource_is_not_taken_for_another_one() -> None:
     assert steering.Unbound("1 Insufficient rdma/hca.", []).lacks("rdma/hca")
     assert not steering.Unbound("1 Insufficient rdma/hca_shared, 2 x", []).lacks("rdma/hca")
     assert not steering.Unbound("1 Insufficient cpu", []).lacks("rdma/hca")

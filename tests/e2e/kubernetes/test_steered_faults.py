@@ -29,11 +29,11 @@ SCHEDULER = "default-scheduler"
 
 
 class SteeredShell(test_pod_faults.FaultShell):
-    """A user whose pods are bound by a scheduler of the cluster."""
+    """A user of a cluster with a scheduler that binds pods."""
 
     def __init__(self, folder: Path, api_server: apiserver.ApiServer) -> None:
         super().__init__(folder, api_server)
-        self.held: set[int] = set()  # tasks, by index, whose pods it does not bind yet
+        self.held: set[int] = set()  # the tasks, by index, that it does not bind yet
         self._scheduling: asyncio.Task[None] | None = None
 
     def configure(self, more: str = "") -> None:

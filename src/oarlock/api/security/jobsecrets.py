@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from oarlock.api.security import secretfiles
 from oarlock.spec import errors, jobs
@@ -15,6 +15,7 @@ from oarlock.store import stores
 if TYPE_CHECKING:
     from oarlock.api.services import provided
 
+B = TypeVar("B")
 Read = Callable[[str], secretfiles.Found]
 
 
@@ -35,6 +36,11 @@ async def references(
         return ()
     read = await reader(store, secrets, job)
     return await asyncio.to_thread(_references, job, read)
+
+
+def covering(secrets: secretfiles.SecretFiles, cover: Callable[[list[str]], B]) -> Callable[[jobs.Job], B]:
+    """Return a function that makes a blanker of a job's secrets. `cover` makes one of values."""
+    return lambda job: cover(values(secrets, job))
 
 
 def values(secrets: secretfiles.SecretFiles, job: jobs.Job) -> list[str]:

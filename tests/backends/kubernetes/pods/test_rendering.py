@@ -424,7 +424,7 @@ UNUSABLE = {
         "kubernetes.profiles.a.node_labels",
     ),
     "a label of Oarlock's own": ({"a": site.Profile(labels={"oarlock.dev/job": "x"})}, "kubernetes.profiles.a.labels"),
-    "the label of who manages it": (
+    "the label of the program that manages it": (
         {"a": site.Profile(labels={"app.kubernetes.io/managed-by": "helm"})},
         "kubernetes.profiles.a.labels",
     ),
