@@ -13,6 +13,10 @@ QUIET_MS = 1500
 """Longer than the pause between two updates: a page that has not asked by then does not ask."""
 
 
+UPDATE = {"oarlock-fragment", "oarlock-page"}
+"""The headers of the request of an open page that fetches itself."""
+
+
 class Open:
     """The open list of jobs of a server on which nothing happens, and the answers to its updates."""
 
@@ -21,11 +25,11 @@ class Open:
         self.answers: list[int] = []
         self.asked: list[str] = []
         self.name = self.tag = ""
-        page.on("request", lambda one: self.asked.append(one.url) if "oarlock-page" in one.headers else None)
+        page.on("request", lambda one: self.asked.append(one.url) if one.headers.keys() >= UPDATE else None)
         page.on("response", lambda answer: self._answered(answer.status, answer.request.headers, answer.headers))
 
     def _answered(self, status: int, headers: dict[str, str], told: dict[str, str]) -> None:
-        if "oarlock-page" in headers:
+        if headers.keys() >= UPDATE:
             self.name, self.tag = headers["oarlock-page"], told.get("etag", "")
             self.answers.append(status)
 

@@ -33,8 +33,8 @@ class Printed:
         self._still, self._job, self._said = still, job, said
         page.on("request", lambda one: self.asked.append(one.url) if "/log/lines" in one.url else None)
 
-    async def say(self, text: str) -> None:
-        data = f"{text}\n".encode()
+    async def say(self, text: str, end: str = "\n") -> None:
+        data = f"{text}{end}".encode()
         rig = self._still.rig
         key = rigs.key_of(await rig.job(self._job))
         await rig.logs.append(key, "stdout.0", self._said, data, at=rig.clock.now)
@@ -224,3 +224,15 @@ async def test_rows_that_are_cut_or_made_anew_move_nothing_and_wait_for_a_select
         await page.evaluate(f"{test_log.TOP} = 300")
         await conftest.until(page, f"{test_log.COUNT} < 5000")
         assert await page.evaluate(test_log.PLACE) == before
+
+
+async def test_a_line_that_comes_in_parts_is_one_row(printed: Printed) -> None:
+    rows = "[...document.querySelectorAll('#lines li code')].slice(100).map((one) => one.textContent)"
+    await printed.say("half", end="")
+    await printed.shows("half")
+    await printed.say(" and half", end="")
+    await printed.shows("half and half")
+    await printed.say("")
+    await printed.say("next")
+    await printed.shows("next")
+    assert await printed.page.evaluate(rows) == ["half and half", "next"]
