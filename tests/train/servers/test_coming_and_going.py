@@ -140,6 +140,9 @@ def test_a_restored_server_does_not_wait_for_a_worker_that_has_left_since() -> N
     threads = started(*(lambda rank=rank: push(restored, rank, 0, 0.0, number=2) for rank in range(2)))
     for thread in threads:
         thread.join(30)
+    held = [thread.is_alive() for thread in threads]
+    restored.leave(2)
+    assert held == [False, False]
     assert restored.clocks == {0: 2, 1: 2, 2: 0}
 
 

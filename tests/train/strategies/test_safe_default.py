@@ -36,12 +36,12 @@ class Notes(train.Hook):
         (self._folder / f"choice-{session.step}.json").write_text(json.dumps(strategy.choice()))
 
 
-def learn(folder: Path, strategy: str | None, stop: int | None) -> None:
+def learn(folder: Path, named: dict[str, Any], stop: int | None) -> None:
     world = train.init()
     torch.manual_seed(1 + world.rank)
     model = nn.Sequential(nn.Linear(6, 40), nn.Tanh(), nn.Linear(40, 3))
     optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
-    train.data_parallel(model, optimizer, strategy=strategy)
+    train.data_parallel(model, optimizer, **named)
     batches = train.Batches(scripts.examples(), 7, seed=3)
     hooks: list[train.Hook] = [Notes(model, folder)] if world.is_chief else []
     hooks += [scripts.Interrupt(stop, signal.SIGTERM, rank=0)] if stop else []
@@ -56,26 +56,27 @@ def learn(folder: Path, strategy: str | None, stop: int | None) -> None:
     train.shutdown()
 
 
-def run(folder: Path, strategy: str | None, stop: int | None, *, servers: bool) -> list[int]:
+def run(folder: Path, named: dict[str, Any], stop: int | None, *, servers: bool) -> list[int]:
     with farm.running(2) if servers else contextlib.nullcontext() as there:
         env = {} if there is None else {**farm.variables(there), choices.VARIABLE: '{"kind": "auto"}'}
-        return crew.run(learn, folder, strategy, stop, folder=folder, env=env)
+        return crew.run(learn, folder, named, stop, folder=folder, env=env)
 
 
 @pytest.mark.parametrize("servers", [False, True], ids=["allreduce", "beside servers"])
 def test_a_resumed_run_repeats_the_choice_and_ends_with_the_bits_of_dense_training(
     servers: bool, tmp_path: Path
 ) -> None:
+    dense = {"strategy": "allreduce", "compression": "none"}
     named, whole, parted = (tmp_path / name for name in ("named", "whole", "parted"))
     for folder in (named, whole, parted):
         folder.mkdir()
-    assert run(named, "allreduce", None, servers=False) == [0, 0], crew.output(named)
-    assert run(whole, None, None, servers=servers) == [0, 0], crew.output(whole)
-    assert run(parted, None, STOP, servers=servers) == [143, 143], crew.output(parted)
+    assert run(named, dense, None, servers=False) == [0, 0], crew.output(named)
+    assert run(whole, {}, None, servers=servers) == [0, 0], crew.output(whole)
+    assert run(parted, {}, STOP, servers=servers) == [143, 143], crew.output(parted)
     (stopped,) = parted.glob("choice-*.json")
     first = json.loads(stopped.read_text())
     assert first.get("exchange") in (("none", "ps") if servers else (None,)), "only what is lossless and synchronous"
-    assert run(parted, None, None, servers=servers) == [0, 0], crew.output(parted)
+    assert run(parted, {}, None, servers=servers) == [0, 0], crew.output(parted)
     assert json.loads((parted / f"choice-{STEPS}.json").read_text()) == first
     weights = [torch.load(folder / "final.pt", weights_only=True) for folder in (named, whole, parted)]
     for name, tensor in weights[0].items():
