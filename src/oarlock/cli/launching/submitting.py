@@ -185,7 +185,9 @@ def _show_request(client: clients.Client, spec: jobfile.JobSpec, code: packing.C
         loopback = client.loopback
     except errors.ServerNotFound:
         loopback = True  # the local server, which would be started
-    shell = _shell(choice) or (verbs.shell_of(os.environ) if loopback else {})
+    shell = _shell(choice)
+    if shell is None:
+        shell = verbs.shell_of(os.environ) if loopback else {}
     submission = verbs.submission(spec, code, shell, choice.continues)
     terminal.json_out(submission)
 
