@@ -13,6 +13,7 @@ from types import FrameType
 from typing import Any
 
 from oarlock.train import agreement, worlds
+from oarlock.train.servers.workers import links
 
 PATIENCE_S = 5.0
 """The wait after SIGTERM for a new round, or for a server that is started anew. After it the members that are left may
@@ -39,12 +40,12 @@ class Wish:
         """Take SIGTERM for a wish to stop, until `close`. Only the main thread can."""
         if threading.current_thread() is threading.main_thread():
             self._before = signal.signal(signal.SIGTERM, self._on_signal)
-            worlds.keep_waiting = self.keep_waiting
+            links.keep_waiting = self.keep_waiting
 
     def close(self) -> None:
         if self._before is not None:
             signal.signal(signal.SIGTERM, self._before)
-            self._before = worlds.keep_waiting = None
+            self._before = links.keep_waiting = None
 
     def finish(self) -> None:
         """Wish to end the training, though not the process."""

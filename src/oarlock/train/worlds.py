@@ -115,10 +115,6 @@ complete: Callable[[], None] | None = None
 """Completes the exchanges of backward passes that an error has ended. Called before other exchanges: the ranks without
 an error are in the exchange of that pass.
 """
-keep_waiting: Callable[[], None] | None = None
-"""Called again and again while this process waits for another one to be started anew, within a session. It raises an
-exception where this process was asked to stop, and should wait no more.
-"""
 leaving: list[Callable[[], None]] = []
 """Called by `shutdown` before this process leaves the others: strategies say that they are done."""
 _ours = False
