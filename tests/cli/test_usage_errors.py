@@ -101,7 +101,7 @@ WRONG = [
     (("pool", "set", "../x", "--limit", "gpus=1"), "not a valid name of a pool"),
     (("pool", "rm", ""), "not a valid name of a pool"),
     (("secrets", "set", "../../x"), "Use lower-case letters, digits and dashes"),
-    (("secrets", "set", "x", "--from-kubernetes", "hub"), "Write it as SECRET/KEY"),
+    (("secrets", "set", "x", "--from-kubernetes", "hub"), "--from-kubernetes: 'hub' does not name a key"),
     (("secrets", "set", "x", "--from-kubernetes", "hub/a b"), "not a valid key of a Secret"),
     (("secrets", "set", "x", "--from-kubernetes", "Hub/a"), "not a valid name of a Secret"),
     (("secrets", "set", "x", "--from-kubernetes", "j-0abc-1-f00/worker-0-1.json"), "one of Oarlock's own"),

@@ -11,6 +11,7 @@ from tests.controllers.plant import OfControllers, Phase, Plant, machine
 
 from oarlock.backends import fake
 from oarlock.controllers import sampling
+from oarlock.scheduler.forecasting import forecasts
 from oarlock.spec import attempts, events, holdings, plans
 from oarlock.spec.cluster import pools, samples
 
@@ -58,7 +59,9 @@ async def test_a_sample_has_the_use_and_the_entitlements_of_the_moment() -> None
     assert sum(found.pools[name].entitled["gpus"] for name in ("default", "research")) == pytest.approx(4.0)
 
 
-async def test_idle_devices_where_the_first_waiting_job_should_start_are_reserved() -> None:
+async def test_idle_devices_where_the_first_waiting_job_should_start_are_reserved(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     plant = Plant(machines=[machine("n0", devices=4), machine("n1", devices=1)])
     job = await plant.submit("{timeout: 1h, roles: {worker: {gpus: 3}}}")
     plant.behaviours[job] = LONG
@@ -71,7 +74,12 @@ async def test_idle_devices_where_the_first_waiting_job_should_start_are_reserve
     await plant.submit("{roles: {worker: {gpus: 4}}}")
     plant.now += 1.0
     await made(plant).tick()
-    before, after = [one.devices["h100"] for one in await stored(plant)]
+    with monkeypatch.context() as large:
+        large.setattr(forecasts, "MOST_LOOKED_AT", 0)
+        plant.now += 1.0
+        await made(plant).tick()
+    before, after, unknown = [one.devices["h100"] for one in await stored(plant)]
+    assert unknown == samples.Devices(used=3.0, idle=2.0, reserved=None), "nothing was forecast"
     assert before == samples.Devices(used=3.0, idle=2.0, reserved=0.0)
     assert after == samples.Devices(used=3.0, idle=1.0, reserved=1.0), "the job needs all four devices of n0"
 

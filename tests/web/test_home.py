@@ -79,6 +79,9 @@ def test_a_day_of_devices() -> None:
     assert (day.not_ready, day.reserved, day.idle) == (0.25, 0.5, 0.5)
     (day,) = deviceday.days([state], [held(0.0, None, 0), held(half, None, 0), held(half, now, 0)], now)
     assert (day.most, round(day.held, 1)) == (1.0, 1.0), "three jobs on one device"
+    told = [samples.Sample(at=1.0, devices={"h100": samples.Devices(3.0, 3.0, 1.0, 1.0)})]
+    (day,) = deviceday.days([state], [], now, told)
+    assert (day.counted, day.total) == (8.0, 2), "there were more devices: their parts are of those"
     told = [samples.Sample(at=1.0, devices={"h100": samples.Devices(1.0, 1.0)})]
     (day,) = deviceday.days([state], [held(0.0, None, 0, 1)], now, told)
     assert (day.held, day.idle, day.most) == (1.0, 1.0, 2.0), "the sums are those of the samples"

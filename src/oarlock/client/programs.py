@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import threading
 from pathlib import Path
 
 from oarlock.spec import bodies, errors
@@ -25,9 +26,8 @@ def python(path: str | None) -> bodies.Python:
     if found is None:
         return bodies.Python()
     try:
-        done = subprocess.run(
-            [found, "-c", _CODE], capture_output=True, text=True, timeout=TIMEOUT_S, check=True, cwd="/"
-        )
+        done = _asked([found, "-c", _CODE])
+        done.check_returncode()
         version, has_torch = done.stdout.split()
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         return bodies.Python(path=found, fault=errors.words(error))
@@ -40,10 +40,23 @@ def gpus(path: str | None) -> bodies.Driver:
         return bodies.Driver(device=Path("/dev/nvidia0").exists())
     command = [tool, "--query-gpu=name,driver_version", "--format=csv,noheader"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
-    except (OSError, subprocess.SubprocessError) as error:
+        done = _asked(command)
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
         return bodies.Driver(tool=tool, fault=errors.words(error))
     if done.returncode:
         said = (done.stdout + done.stderr).strip().splitlines()
         return bodies.Driver(tool=tool, silence=said[0] if said else "nvidia-smi failed without a message")
     return bodies.Driver(tool=tool, devices=tuple(done.stdout.strip().splitlines()))
+
+
+def _asked(command: list[str]) -> subprocess.CompletedProcess[str]:
+    """Run a program. Raises TimeoutExpired; a thread then waits for the end of a program that no signal ends."""
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True, cwd="/")
+    try:
+        out, err = process.communicate(timeout=TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        threading.Thread(target=process.wait, name="unanswered-program", daemon=True).start()
+        raise
+    return subprocess.CompletedProcess(command, process.returncode, out, err)

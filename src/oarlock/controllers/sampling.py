@@ -1,8 +1,9 @@
 """Samples of the cluster's use, so that the pages can show it over time.
 
 Entitlements depend on the demand of the moment, and a node that was lost leaves no trace once it is back: neither can
-be worked out later. Nor can the devices that were reserved, which a forecast tells: it knows the running jobs' own
-words on their ends, and not the durations of earlier jobs. A sample is taken every few minutes, and kept for a month.
+be worked out later. Nor can the devices that were reserved for the first waiting job, which come from a forecast. It
+uses the progress of the running jobs, not the durations of earlier jobs. A sample is taken every few minutes, and kept
+for a month.
 """
 
 from __future__ import annotations
@@ -85,8 +86,8 @@ class Cluster(NamedTuple):
     held: Sequence[holdings.Holding]
 
 
-def promised(cluster: Cluster, rules: plans.Rules, now: float, spent: forecasts.Spent) -> set[Device]:
-    """Return the devices where the first waiting job with a known start is expected to start.
+def promised(cluster: Cluster, rules: plans.Rules, now: float, spent: forecasts.Spent) -> set[Device] | None:
+    """Return the devices where the first waiting job with a known start is expected to start; None without a forecast.
 
     `spent` gives the seconds since the beginning: a forecast ends within its own budget.
     """
@@ -104,6 +105,8 @@ def promised(cluster: Cluster, rules: plans.Rules, now: float, spent: forecasts.
         running=tuple(gangs.running(job, claims[job.id], of=rules.profiles) for job in running),
         rules=rules,
     )
+    if forecasts.too_large(snapshot):
+        return None
     bounded = {job.id for job in running if job.live is None or all(task.left_s is None for task in job.live.tasks)}
     found = forecasts.forecasts(snapshot, now, spent, bounded).values()
     starts = [one for one in found if one.when is plans.When.LATER and one.placement]
@@ -111,8 +114,10 @@ def promised(cluster: Cluster, rules: plans.Rules, now: float, spent: forecasts.
     return {(one.node, index) for one in first.placement for index in one.devices} if first is not None else set()
 
 
-def sample(now: float, cluster: Cluster, kept: Set[Device] = frozenset()) -> samples.Sample:
-    """Return the sample of a moment. `kept` are the devices where the first waiting job is expected to start."""
+def sample(now: float, cluster: Cluster, kept: Set[Device] | None = frozenset()) -> samples.Sample:
+    """Return the sample of a moment. `kept` are the devices that are reserved for the first waiting job; None if they
+    are not known.
+    """
     machines, declared, active, held = cluster
     found = standing.of(machines, declared, active, held)
     known = {pool.name: pool for pool in declared} | {
@@ -137,7 +142,7 @@ def sample(now: float, cluster: Cluster, kept: Set[Device] = frozenset()) -> sam
 
 
 def _devices(
-    machines: Iterable[nodes.Node], held: Iterable[holdings.Holding], kept: Set[Device]
+    machines: Iterable[nodes.Node], held: Iterable[holdings.Holding], kept: Set[Device] | None
 ) -> dict[str, samples.Devices]:
     taken: dict[Device, float] = collections.defaultdict(float)
     for one in held:
@@ -147,11 +152,18 @@ def _devices(
     for node in machines:
         for device in node.devices:
             used = min(1.0, taken[node.name, device.index]) if node.ready else 0.0
-            rest = "not_ready" if not node.ready else "reserved" if (node.name, device.index) in kept else "idle"
+            rest = (
+                "not_ready" if not node.ready else "reserved" if (node.name, device.index) in (kept or ()) else "idle"
+            )
             counted = sums.setdefault(device.type, dict.fromkeys(("used", "idle", "not_ready", "reserved"), 0.0))
             counted["used"] += used
             counted[rest] += 1.0 - used
     return {
-        kind: samples.Devices(**{name: round(amount, 6) for name, amount in found.items()})
+        kind: samples.Devices(
+            used=round(found["used"], 6),
+            idle=round(found["idle"], 6),
+            not_ready=round(found["not_ready"], 6),
+            reserved=round(found["reserved"], 6) if kept is not None else None,
+        )
         for kind, found in sorted(sums.items())
     }

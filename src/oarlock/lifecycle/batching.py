@@ -2,7 +2,8 @@
 
 A policy that chooses batch sizes decides them for a number of workers. Other policies decide none, and under all of
 them an elastic gang may get another number of workers. So a decision holds only while the whole gang's batch is at
-least the job file's `batch.size`. Else, and where nothing was decided, the processes take the least batch that is.
+least the job file's `batch.size`. Else, and where nothing was decided, the processes take the smallest batch with
+which all of them together reach it.
 """
 
 from __future__ import annotations

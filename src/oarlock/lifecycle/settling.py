@@ -69,7 +69,7 @@ def _unattended_phase(job: jobs.Job) -> Phase:
 def _replace_in_place(job: jobs.Job, live: attempts.Attempt, now: float) -> tuple[jobs.Job, attempts.Attempt]:
     """Start a failed task again alone where it may, once nothing of it runs. A failure of its own spends a restart.
 
-    In the second of blame the whole attempt is about to end, and a task that was replaced could not be blamed.
+    While the blame is being decided no task is replaced: a task that was replaced could not be blamed.
     """
     if live.stop is not None or live.failing_since is not None:
         return job, live

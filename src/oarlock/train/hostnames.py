@@ -1,9 +1,9 @@
 """The names of hosts, which torch looks up for its log messages.
 
 Each connection of torch's store looks up the name of the host at its other end. Where no name server answers, as in a
-pod that reaches none, a look-up takes as long as the resolver is patient: 10 s by default, at the start of every
-process. After its first failure torch looks up no name any more. So where an answer is slow to come, this module lets a
-first look-up fail at once.
+pod that reaches none, a look-up takes until the resolver gives up: 10 s by default, at the start of every process.
+After its first failure torch looks up no name any more. So where an answer is slow to come, this module lets a first
+look-up fail at once.
 """
 
 from __future__ import annotations

@@ -12,8 +12,7 @@ import time
 from types import FrameType
 from typing import Any
 
-from oarlock.train import agreement, worlds
-from oarlock.train.servers.workers import links
+from oarlock.train import agreement, patience, worlds
 
 PATIENCE_S = 5.0
 """The wait after SIGTERM for a new round, or for a server that is started anew. After it the members that are left may
@@ -40,12 +39,12 @@ class Wish:
         """Take SIGTERM for a wish to stop, until `close`. Only the main thread can."""
         if threading.current_thread() is threading.main_thread():
             self._before = signal.signal(signal.SIGTERM, self._on_signal)
-            links.keep_waiting = self.keep_waiting
+            patience.keep_waiting = self.keep_waiting
 
     def close(self) -> None:
         if self._before is not None:
             signal.signal(signal.SIGTERM, self._before)
-            self._before = links.keep_waiting = None
+            self._before, patience.keep_waiting = None, patience.without_end
 
     def finish(self) -> None:
         """Wish to end the training, though not the process."""

@@ -91,7 +91,9 @@ async def test_forbidden_uses_of_secrets_are_refused(rig: rigs.Rig, files: secre
     async with rig.as_user("ann") as http:
         assert (await http.get("/api/v1/secrets")).json()["items"] == [], "nobody has shared it"
         assert (await http.delete(f"/api/v1/secrets/{TOKEN}?server=true")).status_code == 403
-        assert (await http.delete(f"/api/v1/secrets/{TOKEN}")).status_code == 404
+        refused = await http.delete(f"/api/v1/secrets/{TOKEN}")
+        assert refused.status_code == 404
+        assert "--of-server" in refused.json()["error"]["hint"]
         refused = await http.put("/api/v1/secrets/..", json={"value": "x"})
         assert refused.status_code in (404, 405, 422)
     async with rig.as_user("root") as http:
@@ -117,7 +119,7 @@ async def listed(rig: rigs.Rig, who: str) -> list[dict[str, object]]:
 
 
 async def test_a_secret_of_the_server_may_refer_to_one_of_the_cluster(
-    rig: rigs.Rig, files: secretfiles.SecretFiles, tmp_path: Path
+    rig: rigs.Rig, files: secretfiles.SecretFiles, tmp_path: Path, pods: None
 ) -> None:
     """The server has the name, and no value. The last content that an administrator gives counts."""
     told = kubernetessecrets.Reference("hub", "token")
@@ -139,7 +141,9 @@ async def test_a_secret_of_the_server_may_refer_to_one_of_the_cluster(
 
 
 async def test_the_backend_must_know_the_secrets_of_a_cluster(rig: rigs.Rig, files: secretfiles.SecretFiles) -> None:
-    await put(rig, "root", kubernetes=HUB, server=True, everyone=True)
+    assert await put(rig, "root", kubernetes=HUB, server=True, everyone=True) == 409
+    reference = kubernetessecrets.Reference("hub", "token")
+    files.put(TOKEN, reference, "", secretfiles.Sharing(everyone=True))  # the home was that of a server in a cluster
     async with rig.as_user("ann") as http:
         answer = await http.post("/api/v1/jobs", json=rigs.submission(secrets=[{"name": TOKEN}]))
     assert answer.status_code == 409
@@ -164,7 +168,9 @@ async def test_tasks_get_no_value_of_the_server_and_pods_the_reference(
 
 
 @pytest.mark.parametrize("name", ["j-01hf7yat00wzvc04bq-1-0f1e2d3c4b", "j-0abc-12-tensorboard"])
-async def test_no_secret_of_gangs_can_be_named(rig: rigs.Rig, files: secretfiles.SecretFiles, name: str) -> None:
+async def test_no_secret_of_gangs_can_be_named(
+    rig: rigs.Rig, files: secretfiles.SecretFiles, pods: None, name: str
+) -> None:
     """Neither over the API nor by a file that was put into the home."""
     async with rig.as_user("root") as http:
         told = {"kubernetes": {"secret": name, "key": "worker-0-1.json"}, "server": True}
@@ -176,7 +182,7 @@ async def test_no_secret_of_gangs_can_be_named(rig: rigs.Rig, files: secretfiles
 
 
 async def test_only_administrators_refer_to_secrets_of_the_cluster(
-    rig: rigs.Rig, files: secretfiles.SecretFiles
+    rig: rigs.Rig, files: secretfiles.SecretFiles, pods: None
 ) -> None:
     assert await put(rig, "ann", kubernetes=HUB, server=True) == 403
     assert await put(rig, "ann", kubernetes=HUB) == 422

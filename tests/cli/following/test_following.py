@@ -279,6 +279,23 @@ def test_a_lost_server_is_said_and_waited_for(server: live.LiveServer, work: Pat
     assert process.returncode == 0
 
 
+def test_ctrl_c_without_a_server_says_that_the_job_goes_on(server: live.LiveServer, work: Path) -> None:
+    with piped(*RUN, cwd=work) as process:
+        job_id = running(server)
+        name = server.job(job_id).name
+        server.print(job_id, "one\n")
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == "one\n"
+        server.stop()
+        _read_until(process.stderr.readline, "waiting for the server")
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=typed.TIMEOUT_S)
+    assert process.returncode == 1
+    assert f"{name} goes on." in err
+    assert f"Then: oarlock cancel {name}" in err
+
+
 def test_logs_of_a_job_that_has_ended(server: live.LiveServer) -> None:
     job = server.submit(max_restarts=0, roles={"worker": {"count": 2}})
     server.launch(job.id)

@@ -35,7 +35,8 @@ def received(
             value = own.get(task.secret_variables.get(name, ""))
         if value is None:
             raise helpercommand.Failed(
-                "secret_missing", f"the secret {name} was changed since the task was made: it has no value of it"
+                "secret_missing",
+                f"the secret {name} was changed after this task was made, so that the task has no value for it",
             )
         found[name] = {"as": str(secret.get("as")), "value": str(value)}
     return found

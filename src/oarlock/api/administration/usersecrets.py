@@ -12,7 +12,9 @@ import asyncio
 import msgspec
 
 from oarlock.api import routes
+from oarlock.api.jobs import capabilities
 from oarlock.api.security import secretfiles
+from oarlock.api.services import provided
 from oarlock.spec import bodies, errors
 from oarlock.spec.access import kubernetessecrets, users
 
@@ -43,13 +45,19 @@ async def confide(call: routes.Call) -> bodies.SecretInfo:
         )
     owner = _owner(call, told.server)
     if told.kubernetes is not None:
-        _judge(told.kubernetes, told.value)
+        _judge(told.kubernetes, told.value, call.services.about)
     sharing = secretfiles.Sharing(told.everyone, tuple(dict.fromkeys(told.users)))
     content = told.kubernetes or told.value
     return await asyncio.to_thread(call.services.secrets.put, call.path["name"], content, owner, sharing)
 
 
-def _judge(reference: kubernetessecrets.Reference, value: str | None) -> None:
+def _judge(reference: kubernetessecrets.Reference, value: str | None, about: provided.About) -> None:
+    if capabilities.Capability.SECRET_REFERENCES not in about.capabilities:
+        raise errors.Unsupported(
+            f"The {about.backend} backend starts tasks that see no Kubernetes Secrets.",
+            path="kubernetes",
+            hint="Give the secret a value: leave `kubernetes` out (--from-kubernetes).",
+        )
     if value is not None:
         raise errors.InvalidInput(
             "A secret has a value, or refers to a Kubernetes Secret.", path="value", hint="Leave one of them out."

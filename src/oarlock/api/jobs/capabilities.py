@@ -117,9 +117,9 @@ def refuse(spec: jobfile.JobSpec, capabilities: Collection[str], backend: str) -
     for number, volume in enumerate(spec.volumes):
         if f"{OWN_CLAIM}{volume.claim}" in capabilities:
             raise errors.Unsupported(
-                f"The claim {volume.claim} has checkpoints or environments of all jobs, and is not a volume for jobs.",
+                f"The claim {volume.claim} stores checkpoints or environments of all jobs, so a job cannot mount it.",
                 path=f"volumes[{number}].claim",
-                hint="Leave it out: a job sees its own checkpoints where $OARLOCK_CHECKPOINTS says.",
+                hint="Leave it out: a job finds its own checkpoints in the folder that $OARLOCK_CHECKPOINTS names.",
             )
         if any(_profile_mount(pool, volume.mount) in capabilities for pool in ("*", spec.pool)):
             raise errors.Unsupported(
@@ -144,7 +144,7 @@ def refuse_reference(place: int, name: str, capabilities: Collection[str], backe
         raise errors.Unsupported(
             f"The secret {name} refers to a Kubernetes Secret, which tasks of the {backend} backend do not see.",
             path=f"secrets[{place}].name",
-            hint=f"A secret of your own with that name counts before the server's: oarlock secrets set {name}",
+            hint=f"Set one of your own with that name, which is used instead: oarlock secrets set {name}",
         )
 
 

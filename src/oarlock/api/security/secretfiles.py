@@ -110,7 +110,8 @@ class SecretFiles:
         """Delete a secret. Raises NotFound."""
         place = self._place(name, owner)
         if not place.exists() and not _reference_of(place).exists():
-            raise errors.NotFound(f"There is no secret `{name}`.", hint="See them: oarlock secrets list")
+            more = " One of the server's needs --of-server." if owner else ""
+            raise errors.NotFound(f"There is no secret `{name}`.", hint=f"See them: oarlock secrets list.{more}")
         place.unlink(missing_ok=True)
         _reference_of(place).unlink(missing_ok=True)
         if not owner:
@@ -150,7 +151,7 @@ def _names(directory: Path) -> list[str]:
 
 
 def _reference_of(place: Path) -> Path:
-    """Return the file of a secret that is a reference. It counts before one with a value."""
+    """Return the file of a secret that is a reference. Where there is one, a value of that name is not read."""
     return place.with_name(place.name + _REFERENCE)
 
 

@@ -157,7 +157,7 @@ class Sidecar(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
             )
         if not self.image:
             raise errors.InvalidInput(
-                "A container has an image.", path=f"{path}.image", hint="Write it as registry.example/name:1."
+                "The container has no image.", path=f"{path}.image", hint="Write it as registry.example/name:1."
             )
         _check_variables(self.env, f"{path}.env")
         try:

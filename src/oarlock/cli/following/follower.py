@@ -286,6 +286,10 @@ class Follower:
                 self._client.cancel(self._job.id, "Ctrl-C")
             except errors.Conflict:
                 return  # it has just ended: the last line of the log says how
+            except errors.ServerNotFound as error:
+                name = terminal.clean(self._job.name)
+                hint = f"{name} goes on. {error.hint} Then: oarlock cancel {name}"
+                raise errors.ServerNotFound(error.message, hint=hint) from error
 
     def _wants_stop(self) -> bool:
         """Ask the user. A second Ctrl-C means yes, and so does the first without a terminal. Raises Left."""

@@ -96,7 +96,7 @@ def forecasts(
     date. `bounded` are the running jobs with no other expected end than their time-out: they may end at any moment
     before it.
     """
-    if _too_large(snapshot):
+    if too_large(snapshot):
         return {gang.job: _from_last_refusal(gang, len(snapshot.waiting)) for gang in snapshot.waiting}
     waiting = {gang.job for gang in snapshot.waiting}
     return _verdicts(snapshot, now, spent, waiting, bounded)
@@ -138,9 +138,9 @@ def _verdicts(
         ahead = snapshot
     deep = {job for job in later if position[job] > DEPTH}
     earliest, latest = RunResult({}, NoStart.UNCOMPUTED), None
-    if not _too_large(snapshot):
+    if not too_large(snapshot):
         earliest = Run(ahead, now, first, memo, spent, EARLIEST_S, _Expected(bounded)).until(later - deep)
-    if not _too_large(snapshot) and any(job.latest_end is not None for job in snapshot.running):
+    if not too_large(snapshot) and any(job.latest_end is not None for job in snapshot.running):
         latest = Run(ahead, now, first, memos.Memo(), spent, BUDGET_S, _Latest()).until(later - deep)
     told = {}
     book = pricing.Book(snapshot.nodes)
@@ -156,7 +156,7 @@ def _verdicts(
     return told
 
 
-def _too_large(snapshot: plans.Snapshot) -> bool:
+def too_large(snapshot: plans.Snapshot) -> bool:
     return len(snapshot.nodes) + len(snapshot.running) + len(snapshot.waiting) > MOST_LOOKED_AT
 
 

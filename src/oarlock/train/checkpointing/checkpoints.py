@@ -103,7 +103,7 @@ class Checkpoints:
     """The checkpoints in `directory`, for one attempt and round. All ranks must call each method but `close`.
 
     The chief calls `completed` for each checkpoint that is complete, in the thread that wrote it. If each task has a
-    separate directory, `task` is the name of this process's own. Then the `first` process of each other task reports
+    separate directory, `task` names the task of this process. Then the `first` process of each other task reports
     its shards (`written`, with the name of the event and its fields) once all ranks have written theirs.
     """
 
@@ -442,11 +442,7 @@ class Checkpoints:
     def _give_up(self, path: Path, trouble: str) -> None:
         if self._clears and path.is_dir():
             _attempt(lambda: manifests.remove(path))
-        full = any(os.strerror(number) in trouble for number in (errno.ENOSPC, errno.EDQUOT))
-        room = ": free some space" if full else ""
-        self._say(
-            f"checkpoint {path.name} was not saved: {trouble}{room}. Training goes on with the previous checkpoint"
-        )
+        self._say(f"checkpoint {path.name} was not saved: {trouble}. Training goes on with the previous checkpoint")
 
 
 def _check_shared(save: _Save) -> None:
@@ -584,4 +580,5 @@ def _attempt(work: Callable[[], Any]) -> Any:
         cause = (
             error.__context__ if isinstance(error.__context__, OSError) else error
         )  # torch's writer wraps the disk's own error
-        return f"{cause}" or type(cause).__name__
+        room = ": free some space" if getattr(cause, "errno", None) in (errno.ENOSPC, errno.EDQUOT) else ""
+        return (f"{cause}" or type(cause).__name__) + room

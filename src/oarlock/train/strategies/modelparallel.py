@@ -24,8 +24,8 @@ class ModelParallel(Strategy):
     """The measurements of a model on several ranks: `Session(strategy=train.ModelParallel(model))`.
 
     `models` are this rank's modules with FSDP2, which is measured by module; the others are measured without them. The
-    sums between replicas of FSDP2 (HSDP) are not counted, so that the waiting is unknown there. So it is on GPUs, where
-    FSDP2 exchanges in streams of its own.
+    sums between replicas of FSDP2 (HSDP) are not counted, so that the waiting is unknown there. It is also unknown on
+    GPUs, where FSDP2 exchanges in streams of its own.
     """
 
     kind = "model"

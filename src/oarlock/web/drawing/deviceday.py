@@ -25,12 +25,14 @@ class Day(msgspec.Struct, frozen=True):
 
     `held`, `idle`, `not_ready` and `reserved` (idle ones where the first waiting job was expected to start) are those
     of the samples, in which a shared device counts by its shares. Without samples `held` is that of the curve, `idle`
-    is the rest, and the other two are None. `points` is the polygon of the curve, in which a shared device counts once;
+    is the rest, and the other two are None. `counted` is the number of devices that there were in the mean, of which
+    these are parts. `points` is the polygon of the curve, in which a shared device counts once;
     `most` is its greatest mean of a quarter of an hour.
     """
 
     type: str
     total: int
+    counted: float
     held: float
     idle: float
     most: float
@@ -68,6 +70,7 @@ def _day(kind: str, total: int, curve: Sequence[float], told: Sequence[samples.D
     return Day(
         type=kind,
         total=total,
+        counted=statistics.fmean(map(_all, told)) if told else total,
         held=statistics.fmean(one.used for one in told) if told else held,
         idle=statistics.fmean(one.idle for one in told) if told else total - held,
         most=max(curve),
@@ -77,6 +80,10 @@ def _day(kind: str, total: int, curve: Sequence[float], told: Sequence[samples.D
         if (kept := [one.reserved for one in told if one.reserved is not None])
         else None,
     )
+
+
+def _all(one: samples.Devices) -> float:
+    return one.used + one.idle + one.not_ready + (one.reserved or 0.0)
 
 
 def _spans(past: Sequence[bodies.HeldBefore], now: float) -> dict[Device, list[tuple[float, float]]]:

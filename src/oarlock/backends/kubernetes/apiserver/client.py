@@ -36,7 +36,7 @@ PAGE = 500
 MERGE_PATCH = "application/merge-patch+json"
 _JSON = "application/json"
 METADATA = f"{_JSON};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,{_JSON}"
-"""Asks for a list of objects without anything but their metadata. Those that cannot do that answer with all."""
+"""Asks for a list of objects without anything but their metadata. Servers that cannot do that return whole objects."""
 
 T = TypeVar("T")
 O = TypeVar("O", bound=objects.HasMeta)  # noqa: E741  (an object)

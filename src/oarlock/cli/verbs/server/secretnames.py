@@ -68,14 +68,16 @@ def set_secret(
 ) -> None:
     """Create or replace the secret NAME. The value comes from stdin or a prompt.
 
-    With --from-kubernetes it has no value there, and is a secret of the server: it refers to a key of a Kubernetes
-    Secret in the namespace of the pods. Only administrators may make one.
+    With --from-kubernetes the server stores no value. The secret belongs to the server, and refers to a key of a
+    Kubernetes Secret in the namespace of the pods. Only administrators may make one.
     """
     validation.check_name(name)  # before the prompt for a value
     if kubernetes is not None and keep_value:
         raise errors.InvalidInput(
             "--keep-value and --from-kubernetes exclude each other.", hint="Leave one of them out."
         )
+    if kubernetes is not None:
+        _check_reference(kubernetes)
     value = None if keep_value or kubernetes is not None else _value()
     server = of_server or kubernetes is not None
     made = client.set_secret(name, value, server=server, everyone=everyone, users=users, kubernetes=kubernetes)
@@ -96,6 +98,15 @@ def remove(client: clients.Client, name: str, of_server: bool, as_json: bool) ->
     terminal.say(f"Removed {name}.")
     if as_json:
         terminal.json_out({"name": name})
+
+
+def _check_reference(text: str) -> None:
+    from oarlock.spec.access import kubernetessecrets
+
+    try:
+        kubernetessecrets.parse(text)
+    except errors.InvalidInput as error:
+        raise errors.InvalidInput(error.message, hint=error.hint, path="--from-kubernetes") from error
 
 
 def _value() -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from oarlock.train import errors
+from oarlock.train import errors, patience
 from oarlock.train.servers import addresses
 from oarlock.train.servers.wire import bodies, frames, handshake, transport
 from oarlock.train.sharing import segments
@@ -24,11 +24,6 @@ _CONNECT_S = 10.0
 _GREETING_S = 60.0
 """A server may be busy for seconds, with the import of its optimizer. Once it has given a place to a worker it counts
 the end of that connection as the worker's death, so that a worker must not give up early."""
-
-keep_waiting: Callable[[], None] | None = None
-"""Called again and again while this process waits for a server to be started anew, within a session. It raises an
-exception where this process was asked to stop, and should wait no more.
-"""
 
 
 class Lost(errors.ServerError):
@@ -179,8 +174,7 @@ class Link:
                         f"parameter server {self.number} at {host}:{port} cannot be reached ({cause}). Look at the "
                         "log of the task, with `oarlock logs JOB --role ps`."
                     ) from cause
-                if keep_waiting is not None:
-                    keep_waiting()
+                patience.keep_waiting()
                 time.sleep(_AGAIN_S)
 
     def _greet(self, host: str, port: int) -> tuple[transport.Tcp, bool]:

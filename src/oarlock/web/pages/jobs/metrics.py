@@ -123,7 +123,7 @@ def window(visit: visits.Visit) -> float:
 
 async def resized(visit: visits.Visit, job: jobs.Job) -> list[float]:
     """Return the times at which a running attempt got another number of workers."""
-    if not jobfile.rejoins(job.spec):
+    if not jobfile.reshapes(job.spec):
         return []
     made = await visit.client.decisions(job.id)
     return [one.at for one in made.items if one.what in (bodies.What.RESIZED, bodies.What.MOVED)]

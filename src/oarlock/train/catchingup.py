@@ -1,7 +1,8 @@
 """The steps that others make without this rank, and its share of the data in the steps to come.
 
 Out of lockstep a rank may be behind: it passes over the steps of the others, and over the data of these steps. Where
-workers of parameter servers come and go, they change rank and number in the midst, all of them before the same step.
+workers of parameter servers come and go, their ranks and their number change during the training, for all of them
+before the same step.
 """
 
 from __future__ import annotations
