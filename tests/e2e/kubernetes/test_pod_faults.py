@@ -94,6 +94,17 @@ class FaultShell(pods.PodShell):
         self.env["KUBECONFIG"] = str(mine)
         self._looking = asyncio.create_task(self._look())
 
+    def outlives_a_kill(self, name: str, *, before: int) -> None:
+        """Kill the server before a write of the job's launch. The next one completes the gang."""
+        self.do("down")
+        self.start_server(f"{FAILPOINT}:{OF_START + before}")
+        pid = self.server_pid()
+        self.begin(name)
+        self.until(lambda: self.is_dead(pid), "the server is dead")
+        self.start_server()
+        self.is_whole(name)
+        assert self.starts(name) == 2, "each task was started once"
+
     async def add_nodes(self) -> None:
         await self.cluster.add("n1", cpu="4")
         await self.cluster.add("n2", cpu="4")
@@ -253,14 +264,7 @@ def shell(clusters: pods.Clusters[FaultShell], request: pytest.FixtureRequest) -
 def test_the_server_is_killed_before_each_write_of_a_launch(shell: FaultShell, write: int) -> None:
     """A Secret, two pods, two bindings. The next server completes the same gang: no pod is made twice."""
     name = f"killed-{write}"
-    shell.do("down")
-    shell.start_server(f"{FAILPOINT}:{OF_START + write}")
-    pid = shell.server_pid()
-    shell.begin(name)
-    shell.until(lambda: shell.is_dead(pid), "the server is dead")
-    shell.start_server()
-    shell.is_whole(name)
-    assert shell.starts(name) == 2, "each task was started once"
+    shell.outlives_a_kill(name, before=write)
 
 
 def test_the_api_server_restarts(shell: FaultShell) -> None:

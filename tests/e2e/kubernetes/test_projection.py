@@ -113,14 +113,7 @@ def test_the_object_of_a_job_owns_its_pods_and_cancels_it_when_it_goes(shell: Ob
 @pytest.mark.parametrize("write", WRITES)
 def test_the_server_is_killed_before_each_write(shell: ObjectShell, write: int) -> None:
     name = f"killed-{write}"
-    shell.do("down")
-    shell.start_server(f"{faults.FAILPOINT}:{faults.OF_START + write}")
-    pid = shell.server_pid()
-    shell.begin(name)
-    shell.until(lambda: shell.is_dead(pid), "the server is dead")
-    shell.start_server()
-    shell.is_whole(name)
-    assert shell.starts(name) == 2, "each task was started once"
+    shell.outlives_a_kill(name, before=write)
     shell.has_one(name)
 
 

@@ -99,14 +99,7 @@ def kill(shell: SteeredShell) -> None:
 def test_the_server_is_killed_before_each_write_of_a_launch(shell: SteeredShell, write: int) -> None:
     """A Secret and two pods. The next server completes the same gang: no pod is made twice."""
     name = f"killed-{write}"
-    shell.do("down")
-    shell.start_server(f"{test_pod_faults.FAILPOINT}:{test_pod_faults.OF_START + write}")
-    pid = shell.server_pid()
-    shell.begin(name)
-    shell.until(lambda: shell.is_dead(pid), "the server is dead")
-    shell.start_server()
-    shell.is_whole(name)
-    assert shell.starts(name) == 2, "each task was started once"
+    shell.outlives_a_kill(name, before=write)
 
 
 @pytest.mark.parametrize("held", [{0, 1}, {1}], ids=["before the first binding", "before the second binding"])

@@ -12,7 +12,6 @@ import asyncio
 import msgspec
 
 from oarlock.api import routes
-from oarlock.api.jobs import capabilities
 from oarlock.api.security import secretfiles
 from oarlock.api.services import provided
 from oarlock.spec import bodies, errors
@@ -52,7 +51,7 @@ async def confide(call: routes.Call) -> bodies.SecretInfo:
 
 
 def _judge(reference: kubernetessecrets.Reference, value: str | None, about: provided.About) -> None:
-    if capabilities.Capability.SECRET_REFERENCES not in about.capabilities:
+    if kubernetessecrets.CAPABILITY not in about.capabilities:
         raise errors.Unsupported(
             f"The {about.backend} backend starts tasks that see no Kubernetes Secrets.",
             path="kubernetes",

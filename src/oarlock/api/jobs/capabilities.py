@@ -11,6 +11,7 @@ from enum import StrEnum
 from pathlib import PurePosixPath
 
 from oarlock.spec import errors, jobfile, roles
+from oarlock.spec.access import kubernetessecrets
 from oarlock.spec.checkpoints import checkpointlocations
 
 _PLACES = "Name a URL of an object store, or a path on a volume of the job."
@@ -32,7 +33,7 @@ class Capability(StrEnum):
     TENSORBOARD = "tensorboard"  # event files outlive the task
     LOCAL_FILES = "local-files"  # tasks see the files of the server's machine
     MPI = "mpi"  # `mpirun` of one task starts ranks in the others
-    SECRET_REFERENCES = "secret-references"  # tasks get the values of Kubernetes Secrets
+    SECRET_REFERENCES = kubernetessecrets.CAPABILITY  # tasks get the values of Kubernetes Secrets
 
 
 IMAGE_OF = "image:"

@@ -13,6 +13,9 @@ import msgspec
 
 from oarlock.spec import errors
 
+CAPABILITY = "secret-references"
+"""The word of a server whose tasks get the values of Kubernetes Secrets."""
+
 _SECRET = re.compile(r"(?=.{1,253}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
 _OF_A_GANG = re.compile(r"j-[0-9a-z]+-[0-9]+-.*")
