@@ -54,8 +54,10 @@ def _meet_with_answer(folder: Path) -> None:
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1", "localhost", "first.example"])
 def test_this_machine_and_names_are_not_looked_up(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
-    monkeypatch.setattr(socket, "gethostbyaddr", lambda asked: pytest.fail(f"{asked} was looked up"))
+    looked_up: list[str] = []
+    monkeypatch.setattr(socket, "gethostbyaddr", looked_up.append)
     hostnames.stop_slow_lookups(address)
+    assert looked_up == []
 
 
 @pytest.mark.parametrize(

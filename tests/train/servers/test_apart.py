@@ -55,7 +55,7 @@ def push(
 
 
 def started(*work: Callable[[], Any]) -> list[threading.Thread]:
-    threads = [threading.Thread(target=each) for each in work]
+    threads = [threading.Thread(target=each, daemon=True) for each in work]
     for thread in threads:
         thread.start()
     return threads

@@ -44,6 +44,11 @@ def test_a_change_holds_from_a_step_on_and_is_the_last_one_of_that_step() -> Non
     assert [found.last_of(worker) for worker in range(4)] == [None, 5, None, None]
 
 
+PATIENCE_S = 60.0
+HELD_S = 0.3
+"""A push that nobody holds has ended by then."""
+
+
 @pytest.mark.parametrize("told", [[[1, [0]], [2, ["x"]]], [[-1, [0]]], [[0]], 7, [["0", []]]])
 def test_shares_that_are_not_valid_are_refused(told: Any) -> None:
     with pytest.raises(frames.Refused, match="not valid"):
@@ -84,6 +89,13 @@ def test_a_worker_that_leaves_has_its_share_until_the_others_do_without_it() -> 
     assert served.shares.of(2, 6) == (2, 3)
 
 
+def stands(served: shard.Shard, clock: int) -> None:
+    """Wait until the first worker has begun its push of this number, and go on while it stands there."""
+    with served.changed:
+        assert served.changed.wait_for(lambda: served.clocks[0] >= clock, PATIENCE_S)
+        assert served.clocks[0] == clock
+
+
 def test_the_bound_holds_among_those_that_are_there() -> None:
     """One that has left holds nobody, and one that has come holds the others from its first step on."""
     served = elastic(3, staleness=2)
@@ -96,33 +108,31 @@ def test_the_bound_holds_among_those_that_are_there() -> None:
                 leads.append((number, min(served.clocks[rank] for rank in served.clocks.keys() - served._gone)))
 
     threads = started(fast)
-    with served.changed:
-        served.changed.wait_for(lambda: served.clocks[0] == 3)
-        assert len(leads) == 2
+    stands(served, 3)
+    assert len(leads) == 2
     for number in range(1, 10):
         push(served, 1, 0, 0.0, number=number)
         if number == 2:
-            with served.changed:
-                assert served.clocks[0] == 3, "the third worker holds the first"
+            threads[0].join(HELD_S)
+            assert served.clocks[0] == 3, "the third worker holds the first"
             served.part(2)
             served.leave(2)
-    with served.changed:
-        served.changed.wait_for(lambda: served.clocks[0] == 12)
-        assert len(leads) == 11, "the second worker holds the first"
+    stands(served, 12)
+    assert len(leads) == 11, "the second worker holds the first"
     begins_at = come(served, 2)
     assert begins_at == 13
     served.leave(1)
-    with served.changed:
-        served.changed.wait_for(lambda: served.clocks[0] == 14)
     for thread in threads:
-        thread.join()
+        thread.join(PATIENCE_S)
+    assert served.clocks[0] == 14
     assert all(number - least <= 2 for number, least in leads[:-1])
     pushing = started(lambda: push(served, 0, 0, 0.0, number=16))
-    with served.changed:
-        served.changed.wait_for(lambda: served.clocks[0] == 16)
+    stands(served, 16)
+    pushing[0].join(HELD_S)
     assert pushing[0].is_alive(), "the newcomer holds the first"
     push(served, 2, 0, 0.0, number=14)
-    pushing[0].join()
+    pushing[0].join(PATIENCE_S)
+    assert not pushing[0].is_alive()
 
 
 def test_a_restored_server_does_not_wait_for_a_worker_that_has_left_since() -> None:

@@ -343,23 +343,23 @@ def bereft(folder: Path, settings: dict[str, Any]) -> None:
 @pytest.mark.parametrize("settings", [{}, {"sync": False}], ids=["lockstep", "asynchronous"])
 def test_a_worker_that_waits_for_a_server_ends_at_sigterm(tmp_path: Path, settings: dict[str, Any]) -> None:
     """The server may never come: the whole gang is being stopped. It would be killed after the grace."""
-    with farm.running() as servers:
-        workers = []
-        for rank in range(2):
-            env = {
-                "RANK": str(rank),
-                "WORLD_SIZE": "2",
-                "LOCAL_RANK": str(rank),
-                "MASTER_ADDR": "x",
-                "MASTER_PORT": "1",
-            }
-            args = (bereft, (tmp_path, settings), {**env, **farm.variables(servers)}, tmp_path / f"rank-{rank}.txt")
-            workers.append(crew._CONTEXT.Process(target=crew._member, args=args))
-            workers[-1].start()
-        while not all((tmp_path / f"trains-{rank}").exists() for rank in range(2)):
-            assert all(worker.is_alive() for worker in workers), crew.output(tmp_path)
-            time.sleep(0.01)
+    workers: list[Any] = []
     try:
+        with farm.running() as servers:
+            for rank in range(2):
+                env = {
+                    "RANK": str(rank),
+                    "WORLD_SIZE": "2",
+                    "LOCAL_RANK": str(rank),
+                    "MASTER_ADDR": "x",
+                    "MASTER_PORT": "1",
+                }
+                args = (bereft, (tmp_path, settings), {**env, **farm.variables(servers)}, tmp_path / f"rank-{rank}.txt")
+                workers.append(crew._CONTEXT.Process(target=crew._member, args=args))
+                workers[-1].start()
+            while not all((tmp_path / f"trains-{rank}").exists() for rank in range(2)):
+                assert all(worker.is_alive() for worker in workers), crew.output(tmp_path)
+                time.sleep(0.01)
         for worker in workers:
             os.kill(worker.pid, signal.SIGTERM)
         for worker in workers:
