@@ -128,7 +128,7 @@ def test_a_secret_that_became_one_of_the_platform_later_is_named(rig):
     rig.server.secrets = {"hub-token": {"as": "env", "value": None}}
     record = rig.run("true")
     assert record["reason"] == "secret_missing"
-    assert "hub-token was changed since the task was made" in record["detail"]
+    assert "hub-token was changed after this task was made" in record["detail"]
 
 
 def test_secrets_are_in_no_argument_and_in_no_file_but_their_own(rig):

@@ -222,6 +222,6 @@ async def test_a_job_from_before_the_claim_was_set_does_not_mount_it_either() ->
     asked = msgspec.structs.replace(asked, container=backends.Container(image="any:1", volumes=(volume,)))
     site = msgspec.structs.replace(inmemory.SITE, checkpoint_claim="checkpoints")
     async with opened(cluster, site) as made:
-        with pytest.raises(errors.InvalidInput, match="has checkpoints or environments of all jobs"):
+        with pytest.raises(errors.InvalidInput, match="stores checkpoints or environments of all jobs"):
             await made.launch([asked])
     assert not cluster.pods

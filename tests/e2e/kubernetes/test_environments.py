@@ -42,4 +42,4 @@ def test_dependencies_are_installed_once_without_a_claim_for_checkpoints(shell: 
     test_pods.installs_once(shell, "cache")
     assert not (shell.cluster.folder / "claims" / "checkpoints").exists()
     refused = shell.do("run", "--volume", "cache:/x", "--", "true", code=1)
-    assert "has checkpoints or environments of all jobs" in refused.stderr
+    assert "stores checkpoints or environments of all jobs" in refused.stderr

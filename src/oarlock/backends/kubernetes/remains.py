@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import structlog
+
 from oarlock.backends import backends
 from oarlock.backends.kubernetes import noderequests
 from oarlock.backends.kubernetes.apiserver import client, discovery, objects
@@ -16,6 +18,8 @@ from oarlock.backends.kubernetes.pods import labels
 from oarlock.backends.kubernetes.site import Site
 from oarlock.backends.remains import Remain
 from oarlock.spec import errors
+
+_log = structlog.get_logger(__name__)
 
 SECRETS, TEMPLATES = "secrets", "podtemplates"
 
@@ -26,6 +30,7 @@ class Remains:
     def __init__(self, api: client.Client, site: Site, *, monotonic: Callable[[], float]) -> None:
         self._api = api
         self._site = site
+        self._denied: set[str] = set()  # the kinds of which the log has told that they cannot be listed
         self._requests = discovery.Kind(
             api, noderequests.GROUP, noderequests.PLURAL, noderequests.VERSIONS, monotonic=monotonic
         )
@@ -51,7 +56,10 @@ class Remains:
         chosen = {"labelSelector": self._selector}
         try:
             listed = await self._api.list(await self._path(plural), objects.Bare, chosen, accept=client.METADATA)
-        except errors.Forbidden:  # the rights of an older installation
+        except errors.Forbidden as error:  # the rights of an older installation
+            if plural not in self._denied:
+                _log.warning("remains.cannot_be_listed", plural=plural, error=str(error))
+            self._denied.add(plural)
             return []
         return [
             Remain(

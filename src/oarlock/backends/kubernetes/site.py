@@ -274,7 +274,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
             at = f"{path}.volumes[{number}]"
             if volume.claim and volume.claim in claims:
                 raise errors.InvalidInput(
-                    f"The claim {volume.claim} has checkpoints or environments of all jobs.",
+                    f"The claim {volume.claim} stores checkpoints or environments of all jobs.",
                     path=f"{at}.claim",
                     hint="Leave it out: each job sees its own checkpoints and environments.",
                 )

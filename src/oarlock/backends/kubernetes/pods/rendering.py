@@ -505,7 +505,7 @@ def _volumes(one: backends.TaskLaunch, site: Site, secret: str) -> Iterator[Mani
     for place, volume in enumerate(volumes(one, site)):
         if volume.claim in site.claims:  # a job from before the claim was made the installation's
             raise errors.InvalidInput(
-                f"the claim {volume.claim} has checkpoints or environments of all jobs",
+                f"the claim {volume.claim} stores checkpoints or environments of all jobs",
                 path=f"volumes[{place}].claim",
                 hint="Submit the job without this volume.",
             )
