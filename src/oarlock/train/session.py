@@ -27,17 +27,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from oarlock.train import (
-    agreement,
-    batchsizes,
-    catchingup,
-    environment,
-    errors,
-    membership,
-    stopping,
-    succession,
-    worlds,
-)
+from oarlock.train import agreement, batchsizes, behind, environment, errors, membership, stopping, succession, worlds
 from oarlock.train.batches import Batches
 from oarlock.train.batchsizes import Batch
 from oarlock.train.checkpointing import contents, manifests, opening
@@ -347,7 +337,7 @@ class Session:
         """Pass over the steps that other ranks made without this one."""
         ranks = self.world.world_size
         parts = self.batch.accumulate if self._adapt and self.batch is not None else 1
-        self.step = catchingup.catch_up(self._strategies, self.world, self._batches, self.step, parts)
+        self.step = behind.catch_up(self._strategies, self.world, self._batches, self.step, parts)
         if ranks != self.world.world_size:
             self._count_steps()
             self._say(f"{self.world.world_size} workers share the data from step {self.step + 1} on")

@@ -1,6 +1,6 @@
 """A key of a Kubernetes Secret, to which a secret of the server refers: the server has the name, and never the value.
 
-The namespace of the pods also holds the server's own Secrets, whose assignments have the tokens of tasks. A job that
+The namespace of the pods also holds the server's own Secrets, with the tokens of tasks. A job that
 could name one of them would act as another job's task. Their names begin with the id of a job and the number of an
 attempt, and such names are refused.
 """
@@ -14,7 +14,7 @@ import msgspec
 from oarlock.spec import errors
 
 CAPABILITY = "secret-references"
-"""The word of a server whose tasks get the values of Kubernetes Secrets."""
+"""A capability of the server: tasks get the values of Kubernetes Secrets."""
 
 _SECRET = re.compile(r"(?=.{1,253}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")

@@ -12,7 +12,7 @@ class Devices(msgspec.Struct, frozen=True):
     """Devices of one type: held (shares of a device count as such), free on nodes that are ready, and on others.
 
     `reserved` are free ones, too: those where the first waiting job is expected to start. None in a sample of an
-    earlier version, whose `idle` has them.
+    earlier version: its `idle` has them.
     """
 
     used: float = 0.0
