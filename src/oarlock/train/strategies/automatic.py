@@ -1,12 +1,16 @@
 """The choice of an exchange by measurement.
 
 There is a choice where the job has parameter servers (`strategy="auto"` uses them only if that is faster), and where
-the user permits lossy compression (`compression="auto"`). Training begins with dense allreduce. After some steps every
-candidate exchanges copies of the present gradients, in turn. That changes neither the training nor the optimizer, and
-it takes the seconds that the candidate needs with this model, this link and these ranks. The step of a candidate is
+the user permits lossy compression (`compression="auto"`). Training begins with dense allreduce. In turn, a step makes
+its exchange during the backward pass, and the next one after it. Both compute the same, and together they tell the
+seconds of computing alone, of the exchange alone, and how much of the exchange the computing hides. After some steps
+every candidate exchanges copies of the present gradients, in turn. That changes neither the training nor the optimizer,
+and it takes the seconds that the candidate needs with this model, this link and these ranks. The step of a candidate is
 then
 
-    the longest step of any rank without its waiting for gradients  +  the seconds of the candidate's exchange
+    the longest computing of any rank  +  the seconds of the candidate's exchange
+
+and the computing hides as much of an exchange in 16 bits as of the dense one, in proportion.
 
 A candidate that cannot be chosen any more makes no exchange: none does where the dense step is hardly longer than its
 computing, and none of half the dense bytes or more where another candidate saves far more than half of the waiting.
@@ -49,14 +53,15 @@ LOSSY = ("bf16", "powersgd", "dgc")
 CANDIDATES = (DENSE, SERVERS, *LOSSY)
 """Dense allreduce, parameter servers and the compressions to choose from, the most exact first."""
 WARM_UP = 3
-MEASURED = 5
+MEASURED = 10
+"""Half of them make their exchange after the backward pass."""
 ENOUGH_S = 1.0
 """So much waiting for gradients tells enough of a slow link: no more dense steps are made only to measure them."""
 MOST_TRIES = 5
 LONG_S = 0.4
-"""A candidate makes no further exchange once its exchanges have taken so long together. The shortest one counts, and
-one of two was often disturbed by other programs of the machine.
-"""
+"""A candidate makes no further exchange once its exchanges have taken so long together."""
+OVERLAPPING = ("bf16",)
+"""The candidates whose exchange goes on during the backward pass, as the dense one does."""
 LEAST_PART = {SERVERS: 0.5, "bf16": 0.5}
 """The part of the dense bytes that a host sends or receives at least: half the bytes of fp32 in 16 bits, and with
 servers on hosts of their own every gradient once, where a ring sends it almost twice.
@@ -66,29 +71,54 @@ MARGIN = 0.05
 Exchange = Union[AllReduce, WholeGradient, ParameterServers]  # evaluated, by a Python that may be 3.9
 
 
+class Step(NamedTuple):
+    """One dense step, in seconds, with its waiting for gradients. Where its exchange came after the backward pass, also
+    the part until then: computing alone.
+    """
+
+    whole_s: float
+    wait_s: float
+    computing_s: float | None
+
+
 class Measured(NamedTuple):
-    """The measurements of one rank, in seconds: a dense step, the waiting for gradients in it, and one exchange of each
-    candidate.
+    """The measurements of one rank, in seconds: a dense step, its computing, and one exchange of each candidate, made
+    while nothing is computed.
     """
 
     step_s: float
-    wait_s: float
+    computing_s: float
     exchange_s: Mapping[str, float]
 
     def with_exchange(self, kind: str, took_s: float) -> Measured:
         return self._replace(exchange_s={**self.exchange_s, kind: took_s})
 
 
+def summed_up(steps: Sequence[Step]) -> Measured:
+    """Return what these steps of one rank tell. Without a step whose exchange came after the backward pass, the waiting
+    stands for the exchange.
+    """
+    plain = [one for one in steps if one.computing_s is None]
+    step_s, wait_s = (statistics.median(getattr(one, part) for one in plain) for part in ("whole_s", "wait_s"))
+    apart = [(one.computing_s, one.whole_s - one.computing_s) for one in steps if one.computing_s is not None]
+    computing_s, dense_s = map(statistics.median, zip(*(apart or [(max(0.0, step_s - wait_s), wait_s)])))
+    return Measured(step_s, computing_s, {DENSE: dense_s})
+
+
 def predict(ranks: Sequence[Measured]) -> dict[str, float]:
     """Return the seconds of a step with each candidate that all ranks have measured.
 
-    A rank that comes late makes the others wait, so the shortest waiting is that for the link alone.
+    A rank that computes longer makes the others wait. So the shortest dense exchange is that of the link alone.
     """
-    own_s, wait_s = _computing_and_waiting(ranks)
-    steps = {DENSE: own_s + wait_s}
-    for kind in CANDIDATES:
+    computing_s, added_s = _computing_and_waiting(ranks)
+    dense_s = min(one.exchange_s[DENSE] for one in ranks)
+    steps = {DENSE: computing_s + added_s}
+    for kind in CANDIDATES[1:]:
         if all(kind in one.exchange_s for one in ranks):
-            steps[kind] = own_s + max(one.exchange_s[kind] for one in ranks)
+            took_s = max(one.exchange_s[kind] for one in ranks)
+            if kind in OVERLAPPING and dense_s > 0:
+                took_s *= min(1.0, added_s / dense_s)
+            steps[kind] = computing_s + took_s
     return steps
 
 
@@ -106,14 +136,16 @@ def may_win(kind: str, ranks: Sequence[Measured], parts: Mapping[str, float] = L
     """Return whether `choose` may return this candidate, which is not measured, by its bytes (`parts`, of the dense
     ones) and the others' steps.
     """
-    own_s, wait_s = _computing_and_waiting(ranks)
+    computing_s, added_s = _computing_and_waiting(ranks)
     steps = predict(ranks)
-    least_s = own_s + wait_s * parts.get(kind, 0.0)
-    return steps[DENSE] > (1 + MARGIN) * own_s and least_s <= (1 + MARGIN) * min(steps.values())
+    least_s = computing_s + added_s * parts.get(kind, 0.0)
+    return steps[DENSE] > (1 + MARGIN) * computing_s and least_s <= (1 + MARGIN) * min(steps.values())
 
 
 def _computing_and_waiting(ranks: Sequence[Measured]) -> tuple[float, float]:
-    return max(max(0.0, one.step_s - one.wait_s) for one in ranks), min(one.wait_s for one in ranks)
+    """Return the seconds of computing, and by how much the dense exchange makes a step longer."""
+    computing_s = max(one.computing_s for one in ranks)
+    return computing_s, max(0.0, max(one.step_s for one in ranks) - computing_s)
 
 
 def choose(steps: Mapping[str, float]) -> str:
@@ -145,7 +177,10 @@ class Automatic(Exchanging):
         self._optimizer: optim.Optimizer | None = None
         self._passes: backward.BackwardPass | None = None
         self._ended: tuple[float, float] | None = None  # the end of the last exchange, and all waiting until then
-        self._steps: list[tuple[float, float]] = []  # each with its waiting
+        self._steps: list[Step] = []
+        self._waits_for_end = False  # the gradients of this pass are exchanged after it
+        self._ready: list[int] = []  # such gradients
+        self._computed: float | None = None  # the end of such a pass
 
     def attach(self, model: nn.Module, optimizer: optim.Optimizer | None = None) -> nn.Module:
         self._named, self._optimizer = replicas.trained(model), optimizer
@@ -244,14 +279,23 @@ class Automatic(Exchanging):
     def pass_began(self) -> None:
         self.complete_pass()
         self._change()
+        self._ready.clear()
+        self._computed = None
+        self._waits_for_end = self._chosen is None and _apart(len(self._steps))
         if not isinstance(self._present, ParameterServers):
             self._present.pass_began()
 
     def gradient_ready(self, index: int) -> None:
-        if not isinstance(self._present, ParameterServers):
+        if self._waits_for_end:
+            self._ready.append(index)
+        elif not isinstance(self._present, ParameterServers):
             self._present.gradient_ready(index)
 
     def pass_ended(self) -> None:
+        if self._waits_for_end:
+            self._computed = self._now()
+            for index in self._ready:
+                self._dense.gradient_ready(index)
         if not isinstance(self._present, ParameterServers):
             self._present.pass_ended()
         self._exchanged()
@@ -266,9 +310,11 @@ class Automatic(Exchanging):
         """Measure the step whose exchange is over, and choose when enough is known. All ranks call it for each one."""
         if self.lost or self._chosen is not None or self._world.world_size == 1 or self.figures is None:
             return
-        now, waited_s = time.monotonic(), self.figures.waiting.total_s
+        now, waited_s = self._now(), self.figures.waiting.total_s
         if self._ended is not None:
-            self._steps.append((now - self._ended[0], waited_s - self._ended[1]))
+            began, waited_before_s = self._ended
+            computing_s = None if self._computed is None else self._computed - began
+            self._steps.append(Step(now - began, waited_s - waited_before_s, computing_s))
         self._ended = now, waited_s
         if self._steps:
             try:
@@ -284,12 +330,12 @@ class Automatic(Exchanging):
         """
         if len(self._steps) >= WARM_UP + MEASURED:
             return True
-        return min(self._world.gather(sum(wait_s for _, wait_s in self._steps))) >= ENOUGH_S
+        return min(self._world.gather(sum(one.wait_s for one in self._steps))) >= ENOUGH_S
 
     def _decide(self) -> None:
         """Measure the candidates that may be chosen, the least exact first, and choose one with all ranks."""
-        step_s, wait_s = (statistics.median(values) for values in zip(*(self._steps[WARM_UP:] or self._steps[-1:])))
-        told = [Measured(whole_s, part_s, {}) for whole_s, part_s in self._world.gather((step_s, wait_s))]
+        own = summed_up(self._steps[WARM_UP:] or self._steps[-1:])
+        told = [Measured(*each) for each in self._world.gather(tuple(own))]
         parts = least_parts(parameter for _, parameter in self._named)
         for kind in sorted(self._kinds, key=CANDIDATES.index, reverse=True):
             if may_win(kind, told, parts):
@@ -299,10 +345,10 @@ class Automatic(Exchanging):
         steps = predict(told)
         self._chosen = choose(steps)
         size = sum(parameter.numel() * parameter.element_size() for _, parameter in self._named)
-        wait_ms = min(one.wait_s for one in told) * 1e3
+        added_ms = _computing_and_waiting(told)[1] * 1e3
         known = ", ".join(f"{kind} {took * 1e3:.3g} ms" for kind, took in steps.items())
         self._say(
-            f"{_words(self._chosen)} from now on. {self._world.world_size} ranks waited {wait_ms:.3g} ms a "
+            f"{_words(self._chosen)} from now on. {self._world.world_size} ranks waited {added_ms:.3g} ms a "
             f"step for {size / 1e6:.3g} MB of gradients; expected steps: {known}"
         )
         if self._chosen == SERVERS:  # which write into the weights: not in the middle of a backward pass
@@ -326,7 +372,7 @@ class Automatic(Exchanging):
         if not usable and isinstance(made, ParameterServers):
             made.abandon()
             self._servers = None
-        return min(took) if usable else None
+        return statistics.median_low(took) if usable else None
 
     def _once(self, kind: str, made: Exchange, held: Sequence[tuple[nn.Parameter, torch.Tensor | None]]) -> float:
         """Return the seconds of one exchange of copies of the gradients, infinitely many where it fails."""
@@ -388,6 +434,11 @@ class Automatic(Exchanging):
     def _say(self, text: str) -> None:
         if self._world.is_chief:
             sys.stderr.write(f"oarlock.train: {text}\n")
+
+
+def _apart(measured: int) -> bool:
+    """Return whether the step after so many measured ones makes its exchange after the backward pass."""
+    return measured > WARM_UP and (measured - WARM_UP) % 2 == 1
 
 
 def _words(kind: str) -> str:
