@@ -59,12 +59,13 @@ def built_again(name: str) -> str:
 
 
 @pytest.mark.long
-def test_two_builds_of_an_image_are_equal() -> None:
-    """From another folder, at another time. The other images are made by the same steps.
+@pytest.mark.parametrize("name", IMAGES)
+def test_two_builds_of_an_image_are_equal(name: str) -> None:
+    """From another folder, at another time. The other images are made by the same steps as that of torch.
 
     Debian mends its packages from day to day: an image that was kept from an earlier run may have others. Then two
     builds of this run are compared.
     """
-    again = built_again("server")
-    if again != facts("server")["id"]:
-        assert built_again("server") == again
+    again = built_again(name)
+    if again != facts(name)["id"]:
+        assert built_again(name) == again
