@@ -15,7 +15,20 @@ import time
 from rich import console as consoles
 from rich import table as tables
 
-from bench import commandline, drain, elastic, firstline, idle, install, lines, metrics, submits, table, training
+from bench import (
+    commandline,
+    drain,
+    elastic,
+    firstline,
+    idle,
+    install,
+    lines,
+    metrics,
+    starts,
+    submits,
+    table,
+    training,
+)
 from bench.kubernetes import kube, objects, pods
 from bench.pages import large, living, packages, stage, visits
 from bench.pages import serving as pageserving
@@ -45,7 +58,6 @@ BENCHES = {
     "lines": lines.run,
     "metrics": metrics.run,
     "training": training.run,
-    "elastic": elastic.run,
 }
 SCHEDULER = {
     "policies": policies.run,
@@ -62,6 +74,8 @@ TRAIN = {
     "reducing": reducing.run,
     "advising": advising.run,
     "choosing": choosing.run,
+    "elastic": elastic.run,
+    "starts": starts.run,
     "ratios": ratios.run,
     "apart": apart.run,
     "staleness": staleness.run,

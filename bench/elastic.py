@@ -1,7 +1,9 @@
-"""From the death of a worker to the next step of the others: in an elastic job, and where the gang restarts.
+"""From the death of a worker to the next step of the others: in an elastic job, and where the gang restarts; the latter
+also by torchrun.
 
 A worker is killed by SIGKILL while three train. The clock ends with the next step that any process has made. Steps lost
-are those that were made before and are made again.
+are those that were made before and are made again. torchrun gets the setting without which it often meets the addresses
+of the processes before.
 """
 
 from __future__ import annotations
@@ -10,6 +12,8 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -34,10 +38,22 @@ def run(kills: int = KILLS) -> list[table.Row]:
     with servers.server() as server:
         (server.work / "elastic.py").write_text(SCRIPT.read_text())
         elastic = _killed(server, "elastic", least=1, kills=kills)
-        gang = _killed(server, "gang", least=3, kills=max(1, kills // 2))
+        gang, torchrun = [], []
+        for number in range(max(1, kills // 2)):
+            gang += _killed(server, f"gang-{number}", least=3, kills=1)
+            torchrun += _torchrun(server, f"torchrun-{number}")
     return [
         _row("a worker's SIGKILL to the next step, elastic workers", elastic, GOAL_S),
         _row("a worker's SIGKILL to the next step, restart of the gang", gang, None),
+        _row("a worker's SIGKILL to the next step, torchrun", torchrun, None),
+        table.Row(
+            "elastic",
+            "restart of the gang against torchrun, a worker's SIGKILL to the next step",
+            table.median([ours / theirs for (ours, _), (theirs, _) in zip(gang, torchrun, strict=True)]),
+            "x",
+            1.0,
+            detail="in turn",
+        ),
     ]
 
 
@@ -48,12 +64,34 @@ def _row(name: str, found: list[tuple[float, int]], goal: float | None) -> table
     return table.Row("elastic", name, table.median(seconds), "s", goal, detail=detail)
 
 
+def _torchrun(server: servers.Server, name: str) -> list[tuple[float, int]]:
+    diaries, stop = server.home / f"{name}-diaries", server.home / f"{name}-stop"
+    diaries.mkdir()
+    options = ["--standalone", "--nproc-per-node=3", "--max-restarts=9", str(server.work / "elastic.py")]
+    env = {"OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    env["OARLOCK_CHECKPOINTS"] = str(server.home / f"{name}-checkpoints")
+    command = [sys.executable, "-m", "torch.distributed.run", *options, str(diaries), str(stop)]
+    with subprocess.Popen(command, env=server.env | env, stderr=subprocess.DEVNULL) as launcher:
+        try:
+            return _kill(diaries, 1)
+        finally:
+            stop.touch()
+            launcher.wait()
+
+
 def _killed(server: servers.Server, name: str, *, least: int, kills: int) -> list[tuple[float, int]]:
     """Return, for each kill, the seconds to the next step and the number of steps that were lost."""
     diaries, stop = server.home / f"{name}-diaries", server.home / f"{name}-stop"
     diaries.mkdir()
     (server.work / f"{name}.yaml").write_text(JOB.format(name=name, diaries=diaries, stop=stop, least=least))
     server.run("submit", f"{name}.yaml", cwd=server.work)
+    found = _kill(diaries, kills)
+    stop.touch()
+    server.wait_for(name)
+    return found
+
+
+def _kill(diaries: Path, kills: int) -> list[tuple[float, int]]:
     found = []
     killed_at = 0.0
     for number in range(kills):
@@ -64,8 +102,6 @@ def _killed(server: servers.Server, name: str, *, least: int, kills: int) -> lis
         os.kill(victim, signal.SIGKILL)
         step = _wait(lambda killed_at=killed_at, victim=victim: _next(diaries, killed_at, victim))
         found.append((step["at"] - killed_at, max(0, before - step["step"] + 1)))
-    stop.touch()
-    server.wait_for(name)
     return found
 
 

@@ -30,4 +30,4 @@ with (
             session.request_stop()
         made = all(parameter.grad is not None for parameter in model.parameters())
         told = {"step": session.step, "ranks": world.world_size, "made": made, "at": time.time()}
-        print(json.dumps({**told, "task": os.environ["OARLOCK_INDEX"]}), file=diary)
+        print(json.dumps({**told, "task": os.environ.get("OARLOCK_INDEX", os.environ["RANK"])}), file=diary)
