@@ -17,6 +17,8 @@ from oarlock.spec.cluster import nodes, pools
 
 Claims = Iterable[holdings.Holding]
 INFINITE = float("inf")
+SPEEDS = {"v100": 1.0, "h100": 4.0}
+"""The training speed of a device, relative to a V100."""
 
 
 def check(snapshot: plans.Snapshot, plan: plans.Plan, now: float) -> None:
@@ -236,7 +238,8 @@ def who_is_touched(snapshot: plans.Snapshot, plan: plans.Plan, now: float) -> No
     assert snapshot.reallocate or not (touched or plan.batches)
     for one in touched:
         assert running[one.job].gang.preemptible, one
-        assert now - running[one.job].started_at >= snapshot.rules.min_runtime_s or _grows(one, running), one
+        young = now - running[one.job].started_at < snapshot.rules.min_runtime_s
+        assert not young or (not isinstance(one, plans.Preemption) and is_faster(one, running[one.job], snapshot)), one
     for stopped in plan.preemptions:
         if stopped.by not in waiting:  # one that runs, and grows as its policy wishes
             continue
@@ -249,8 +252,19 @@ def who_is_touched(snapshot: plans.Snapshot, plan: plans.Plan, now: float) -> No
             assert policy != "priority" or victim.priority < by.priority
 
 
-def _grows(one: plans.Preemption | plans.Resize | plans.Move, running: dict[str, plans.Running]) -> bool:
-    return isinstance(one, plans.Resize) and sum(one.size) > sum(running[one.job].size)
+def is_faster(change: plans.Resize | plans.Move, job: plans.Running, snapshot: plans.Snapshot) -> bool:
+    """Whether a gang without a speed curve gains by a change: before its minimum run time it is changed for nothing
+    else, least of all for another gang.
+    """
+    before, after = (_speed(claims, snapshot) for claims in (job.holdings, change.to))
+    return after > before and not (isinstance(change, plans.Resize) and change.by)
+
+
+def _speed(claims: Claims, snapshot: plans.Snapshot) -> tuple[float, int]:
+    """Return the published speed of its devices, which wait for the slowest one; then the number of its tasks."""
+    types = {(node.name, device.index): device.type for node in snapshot.nodes for device in node.devices}
+    speeds = [SPEEDS.get(types[claim.node, index], 1.0) for claim in claims for index in claim.devices]
+    return len(speeds) * min(speeds, default=0.0), len(list(claims))
 
 
 def bounded(snapshot: plans.Snapshot) -> bool:

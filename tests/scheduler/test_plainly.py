@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
+from typing import NamedTuple
 
 import hypothesis
 import msgspec
 import pytest
 from hypothesis import strategies as st
 from tests import examples
-from tests.scheduler import lives
+from tests.scheduler import drafted, lives
 
 from oarlock.scheduler import amounts, planning
 from oarlock.scheduler.ordering import budgets
@@ -25,6 +26,8 @@ STEPS = st.integers(0, 25)
 EVERY = ("fifo", "priority", "fair", "las", "gittins", "gandiva", "goodput")
 MANY = lives.Kind(policies=EVERY, most_nodes=4, most_waiting=30)
 DECIDED = ("launches", "preemptions", "resizes", "moves", "batches")
+UNLIMITED = shortcuts.ALL._replace(**dict.fromkeys(("clearances", "looks", "trials"), shortcuts.UNLIMITED))
+"""All shortcuts, but no limit: a search that one plan leaves to the next is another decision."""
 Code = refusals.Code
 TOLD = {Code.STOPPING, Code.BACKING_OFF, Code.OUTRANKED}
 """A reason in words of its own. Where a gang waits for several things, any one may be named: a gang that is like
@@ -40,7 +43,8 @@ unhurried = hypothesis.settings(
 
 
 def same(snapshot: plans.Snapshot, now: float, memo: memos.Memo | None) -> plans.Plan:
-    fast, plain = planning.plan(snapshot, now, memo), planning.plan(snapshot, now, shortcuts=shortcuts.NONE)
+    fast = planning.plan(snapshot, now, memo, shortcuts=UNLIMITED)
+    plain = planning.plan(snapshot, now, shortcuts=shortcuts.NONE)
     for part in DECIDED:
         assert getattr(fast, part) == getattr(plain, part), part
     assert {*fast.refusals} == {*plain.refusals}
@@ -95,6 +99,70 @@ def test_shortcuts_change_nothing_where_nodes_are_closed_to_some_gangs(dice: ran
         life.arrive()
     for _ in range(steps):
         life.step()
+
+
+class Situation(NamedTuple):
+    """A cluster in the words of `scenario`, and the gangs that start or make others stop."""
+
+    lines: str
+    starts: tuple[str, ...] = ()
+    stops: tuple[tuple[str, str], ...] = ()
+
+
+SITUATIONS = {
+    "a gang that ends in time is exempt from what is kept": Situation(
+        """
+        rules policy=priority min_runtime=0
+        node n gpus=8
+        pool team limit.gpus=4
+        running low gpus=1 on=n pool=team priority=10 started=0 end=10100
+        running high gpus=3 on=n pool=team priority=90 started=0 end=11000
+        job large gpus=4 pool=team
+        job long gpus=1 pool=team timeout=5000
+        job short gpus=1 pool=team timeout=50
+        """,
+        stops=(("low", "short"),),
+    ),
+    "no gang overtakes one like it where a third has freed much": Situation(
+        """
+        rules policy=priority min_runtime=0
+        node n gpus=4 cpus=16
+        pool b
+        pool c
+        running big cpus=12 on=n pool=b priority=10
+        running one gpus=2 cpus=1 on=n pool=c
+        running two gpus=2 cpus=1 on=n pool=c
+        job x cpus=16 pool=c
+        job first gpus=1 cpus=1 pool=b
+        job small cpus=4 pool=b
+        job second gpus=1 cpus=1 pool=b
+        """,
+        stops=(("big", "small"),),
+    ),
+    "no limit is kept for a gang behind one like it that waits for space": Situation(
+        """
+        rules policy=las
+        node a gpus=2
+        node b gpus=2
+        node c gpus=3
+        pool p limit.gpus=4
+        pool q
+        running held gpus=3 on=c pool=q preemptible=no
+        job first tasks=3 gpus=1 same=node required pool=p
+        job small gpus=2 pool=p
+        job second tasks=3 gpus=1 same=node required pool=p
+        job last gpus=2 pool=p
+        """,
+        starts=("small", "last"),
+    ),
+}
+
+
+@pytest.mark.parametrize("situation", SITUATIONS.values(), ids=SITUATIONS.keys())
+def test_a_gang_like_an_earlier_one(situation: Situation) -> None:
+    plan = same(drafted.cluster(situation.lines).snapshot(), drafted.NOW, None)
+    assert tuple(launch.job for launch in plan.launches) == situation.starts
+    assert tuple((stopped.job, stopped.by) for stopped in plan.preemptions) == situation.stops
 
 
 @pytest.mark.long

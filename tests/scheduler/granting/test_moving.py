@@ -18,6 +18,12 @@ node old gpus=1:v100
 node new gpus=1:h100
 """
 SETTLED = "running one tasks=2 gpus=1 on=a,b started=0 checkpoint=0"
+SLOWER = f"""
+rules policy=gandiva min_runtime=60 restart=30
+node a gpus=1:h100
+node b gpus=1:h100
+node c gpus=2:t4
+{SETTLED} """
 
 
 CASES = {
@@ -35,6 +41,9 @@ CASES = {
         ["new[0]"],
     ),
     "a worse type": (f"{TYPES}running one gpus=1 type=v100,h100 on=old started=0 checkpoint=0", None),
+    "a slower type on one node": (f"{SLOWER}priority=10", None),
+    "a slower type on one node that it prefers": (f"{SLOWER}priority=10 type=t4,h100", ["c[0]", "c[1]"]),
+    "a faster type on one node": (SLOWER.replace("h100", "k80"), ["c[0]", "c[1]"]),
     "any type": (f"{TYPES}running one gpus=1 on=old started=0 checkpoint=0", None),
 }
 

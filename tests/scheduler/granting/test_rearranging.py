@@ -63,11 +63,3 @@ def test_a_gang_stays(lines: str, wish: dict[str, object]) -> None:
     rearranging.carry_out(draft)
     assert not draft.moves
     assert not draft.resizes
-
-
-def test_the_type_of_a_gang_is_that_of_all_its_devices() -> None:
-    draft = drafted.draft(
-        f"{TWO_TYPES}running one tasks=2 gpus=1 mixed on=old,new started=0\nrunning two gpus=1 on=old started=0"
-    )
-    assert rearranging.held_type(draft, drafted.running(draft, "one")) == ""
-    assert rearranging.held_type(draft, drafted.running(draft, "two")) == "v100"

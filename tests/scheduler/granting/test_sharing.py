@@ -63,6 +63,7 @@ PARTED = {
     "the guest has gone: the whole of its device": ("", False, 0, ["a[0]"]),
     "its own device rather than another one": (FREE, False, 0, ["a[0]"]),
     "a free device": (FREE, True, 0, ["0[0]"]),
+    "a free device of a slower type": (FREE.replace("gpus=1", "gpus=1:k80"), True, 0, None),
     "no device is free": ("", True, 0, None),
     "it has just started": ("", False, 9701, None),
 }

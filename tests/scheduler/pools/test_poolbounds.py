@@ -422,14 +422,13 @@ def test_each_bound_keeps_its_share_unless_one_is_named() -> None:
 def test_a_bound_is_kept_until_the_last_gang_takes_its_share() -> None:
     found, first = kept(4, NOW + 100)
     bound = found.bounds(first)[0]
-    over = bound.over(0, 0, None, exceeded=True)
     found.keep_for(gang(job="second"), gpus(1), {}, NOW + 300, bound)
     found.keep_for(gang(job="third"), gpus(1), {}, NOW + 200, bound)
     found.keep_for(gang(job="fourth"), gpus(1), {}, None, bound)
-    assert found.bound(first, over) is bound
-    assert found.kept_until(first, over) == NOW + 300
+    assert found.bound(first, bound.over(0, 0, None, exceeded=True)) is bound
+    assert found.kept_until(first) == NOW + 300
     found, first = kept(4, None)
-    assert found.kept_until(first, over) is None
+    assert found.kept_until(first) is None
 
 
 @pytest.mark.parametrize(

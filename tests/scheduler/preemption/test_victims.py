@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import pytest
-from tests.scheduler import drafted
+from tests.scheduler import clusters, drafted, world
 
 from oarlock.scheduler import planning
 from oarlock.scheduler.preemption import victims
@@ -95,3 +95,47 @@ def test_small_gangs_that_rank_no_higher_may_be_moved(running: str, moved: bool)
     (gang,) = draft.snapshot.waiting
     found = draft.victims.movable(gang, -90.0)
     assert [(one.job, one.stays) for one in found] == ([("one", True)] if moved else [])
+
+
+POOLS = "rules policy=priority\npool x reserve.gpus=2\npool y"
+ELASTIC = "node a gpus=4\nrunning one tasks=4 min=1 gpus=1 on=a*4 started=0"
+SHRINKING = {
+    "below in its own pool": f"rules policy=priority\n{ELASTIC}\njob new gpus=2",
+    "as its policy wishes": f"rules policy=goodput\n{ELASTIC}\njob new gpus=2",
+    "in a pool that borrows": f"{POOLS}\n{ELASTIC} pool=y\njob new gpus=2 pool=x",
+}
+
+
+@pytest.mark.parametrize("lines", SHRINKING.values(), ids=SHRINKING.keys())
+@pytest.mark.parametrize(
+    ("change", "shrinks"),
+    [
+        ({}, True),
+        ({"taints": (clusters.HINT,)}, True),
+        ({"taints": (clusters.CORDON,)}, False),
+        ({"taints": (clusters.TEAMS[0],)}, False),
+        ({"ready": False}, False),
+    ],
+    ids=["open", "not preferred", "cordoned", "tainted", "lost"],
+)
+def test_a_gang_shrinks_only_on_nodes_that_it_could_start_on(
+    lines: str, change: dict[str, object], shrinks: bool
+) -> None:
+    """It is restarted there, and a restart in a closed place would end it."""
+    cluster = drafted.cluster(lines)
+    cluster.nodes["a"] = world.replace(cluster.nodes["a"], **change)
+    draft = drafted.draft(cluster)
+    (gang,) = draft.snapshot.waiting
+    assert [one.job for one in draft.victims.shrinkable(gang, -50.0)] == (["one"] if shrinks else [])
+
+
+@pytest.mark.parametrize(("tolerates", "shrinks"), [("team=a", True), ("team=b", False)])
+def test_a_gang_shrinks_on_a_node_whose_taint_it_tolerates(tolerates: str, shrinks: bool) -> None:
+    cluster = drafted.cluster(SHRINKING["below in its own pool"])
+    cluster.nodes["a"] = world.replace(cluster.nodes["a"], taints=(clusters.TEAMS[0],))
+    one = cluster.running["one"]
+    asks = tuple(world.replace(ask, constraints=nodes.Constraints(tolerates=(tolerates,))) for ask in one.gang.asks)
+    cluster.running["one"] = world.replace(one, gang=world.replace(one.gang, asks=asks))
+    draft = drafted.draft(cluster)
+    (gang,) = draft.snapshot.waiting
+    assert [one.job for one in draft.victims.shrinkable(gang, -50.0)] == (["one"] if shrinks else [])

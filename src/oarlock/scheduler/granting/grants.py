@@ -62,10 +62,14 @@ class Blocked(NamedTuple):
     """The refusal of the first gang of a kin. Later gangs of the kin that rank no higher are refused too.
 
     The reason is a bound (`over`), an impossible request, or too little free space. A gang that ends before `until` is
-    exempt: the part of the bound that is kept for an earlier gang is not needed sooner.
+    exempt: the part of a bound that is kept for an earlier gang is not needed sooner.
+
+    A later gang would be refused by itself, until some gang gives something up: `given_up` is the number of such events
+    before the refusal (as in `PoolBounds`). After that it might fit, but it does not overtake the first one.
     """
 
     level: float
+    given_up: int
     over: poolbounds.Over | None = None
     lends: bool = False
     until: float | None = None
@@ -102,18 +106,13 @@ class Granting:
         sharing.undo(self.draft)
         if self.draft.snapshot.reallocate:
             rearranging.carry_out(self.draft)
-        blocked_by = self._blocked.get
+        likeness = self.draft.taken.likeness
         for turn in turnorder.by_need(self.order.queues, self.bounds):
-            if turn.alike:
-                blocked = blocked_by(turn.profile.claim) or blocked_by(turn.profile.kin)
-                if (
-                    blocked is not None
-                    and turn.wish.level >= blocked.level
-                    and not (blocked.until is not None and self._is_over(turn.candidate.gang, blocked.until))
-                ):
-                    self._refuse_too(turn, blocked)
-                    continue
-            self._grant(turn)
+            blocked = self._blocked_by(turn)
+            if blocked is not None and (likeness or blocked.given_up != self.bounds.given_up):
+                self._refuse_too(turn, blocked)
+            else:
+                self._grant(turn)
         not_lent = self._not_lent
         for turn in turnorder.by_need(self._deferred, self.bounds):
             profile = turn.profile
@@ -179,6 +178,16 @@ class Granting:
             self._ahead[leaf] = ahead + 1
         return ahead
 
+    def _blocked_by(self, turn: turns.Turn) -> Blocked | None:
+        """Return the refusal of an earlier gang of its kin, if it holds for this gang too."""
+        if not turn.alike:
+            return None
+        blocked = self._blocked.get(turn.profile.claim) or self._blocked.get(turn.profile.kin)
+        if blocked is None or turn.wish.level < blocked.level:
+            return None
+        over_in_time = blocked.until is not None and self._is_over(turn.candidate.gang, blocked.until)
+        return None if over_in_time else blocked
+
     def _refuse_too(self, turn: turns.Turn, blocked: Blocked) -> None:
         """Refuse a gang as an earlier gang of its kin was refused. Most turns of a long queue end here."""
         gang, over = turn.candidate.gang, blocked.over
@@ -232,24 +241,25 @@ class Granting:
     def _hold_off(self, turn: turns.Turn, over: poolbounds.Over, ahead: int) -> None:
         """Refuse a gang that exceeds a bound, or let it borrow at the end.
 
-        For the first gang that waits for the bound, a part of the bound is kept.
+        For the first gang that waits for the bound, a part of the bound is kept, unless an earlier gang of its kin
+        waits for space.
         """
         gang, draft = turn.candidate.gang, self.draft
         least = turn.profile.least
-        if over.first is None and not self.bounds.bound(gang, over).kept_shares and self.bounds.could_fit(gang, least):
+        first = over.first is None and self._blocked_by(turn) is None
+        if first and not self.bounds.bound(gang, over).kept_shares and self.bounds.could_fit(gang, least):
             backfilling.keep_for(gang, least, over, self.bounds, draft.ends, draft.facts)
         if over.lends and gang.preemptible:
             self._deferred[gang.pool].append(turn)
         self._refuse(turn, self._again(gang, ahead) or self._said(gang, over, ahead))
         alone = not self._searches or self._forbidden is turn
-        blocked = Blocked(
-            turn.wish.level, over, over.lends, None if over.exceeded else self.bounds.kept_until(gang, over)
-        )
+        until = self.bounds.kept_until(gang) if self._searches or not over.exceeded else None
+        blocked = Blocked(turn.wish.level, self.bounds.given_up, over, over.lends, until)
         self._block(turn.profile.claim if alone else turn.profile.kin, turn, blocked)
 
     def _block(self, kin: int, turn: turns.Turn, blocked: Blocked) -> None:
         waits = turn.profile.plain and turn.candidate.running is None
-        if self.draft.taken.likeness and waits and not turn.sizing:  # gangs may give way to the others
+        if waits and not turn.sizing and self._blocked_by(turn) is None:  # gangs may give way to the others
             self._blocked[kin] = blocked
 
     def _seat(self, turn: turns.Turn, size: plans.Size, ahead: int, *, promised: bool) -> None:
@@ -311,7 +321,7 @@ class Granting:
         impossible = reasons.newly_impossible(gang, draft.context)
         if impossible is not None:
             self._refuse(turn, impossible)
-            self._block(turn.profile.kin, turn, Blocked(turn.wish.level, impossible=True))
+            self._block(turn.profile.kin, turn, Blocked(turn.wish.level, self.bounds.given_up, impossible=True))
             return
         self._crowded = True
         self._overtaken.setdefault(gang.pool, gang)
@@ -324,7 +334,7 @@ class Granting:
             return
         else:
             self._refuse(turn, self._again(gang, ahead) or self._no_room(turn, size, ahead))
-        self._block(turn.profile.kin, turn, Blocked(turn.wish.level))
+        self._block(turn.profile.kin, turn, Blocked(turn.wish.level, self.bounds.given_up))
 
     def _before(self, turn: turns.Turn, size: plans.Size) -> bool:
         """Start a gang in kept places, if its time-out ends it before they are needed. Return whether it starts."""

@@ -3,7 +3,7 @@
 Growth is a restart from the checkpoint, so the gain has to pay for the restart. A policy that decides sizes weighs the
 two itself. Under the other policies an elastic gang grows only while no gang waits for room: by `LEAST_GROWTH` at
 least, after `Victims.settled_s` of running, and only if it then ends sooner, the restart included. Where its end is not
-known, the growth is taken to pay.
+known, the growth is taken to pay. No gang grows onto a slower type of GPU (`heldtypes`).
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from oarlock.scheduler import amounts, sizes
-from oarlock.scheduler.granting import drafts
+from oarlock.scheduler.granting import drafts, heldtypes
 from oarlock.scheduler.ordering import turns
-from oarlock.scheduler.placement import placing
 from oarlock.scheduler.pools import poolbounds
 from oarlock.scheduler.preemption import clearing
 from oarlock.scheduler.speed import rates
@@ -109,12 +108,7 @@ def _largest(draft: drafts.Draft, running: plans.Running, most: plans.Size) -> h
 
 def _place(draft: drafts.Draft, running: plans.Running, size: plans.Size) -> holdings.Claims | None:
     """Return a place for the gang at `size`, in its present place and the free space; None where there is none."""
-    if over(draft, running, size) is not None:
-        return None
-    space = draft.timeline.later
-    with space.trial():
-        space.give_back(running.holdings)
-        return placing.place(running.gang, space, size, prefer=draft.facts.held(running).nodes)
+    return heldtypes.place(draft, running, size) if over(draft, running, size) is None else None
 
 
 def _cleared(draft: drafts.Draft, turn: turns.Turn, running: plans.Running) -> clearing.Clearance | None:
@@ -136,7 +130,8 @@ def _cleared(draft: drafts.Draft, turn: turns.Turn, running: plans.Running) -> c
         space.give_back(running.holdings)
         if not draft.searches.may_do(need, donors, space):
             return None
-        return clearing.clear(need, donors, space, draft.victims.reshaped, draft.searches)
+        cleared = clearing.clear(need, donors, space, draft.victims.reshaped, draft.searches)
+    return None if cleared is None or heldtypes.is_slower(draft, running, cleared.claims) else cleared
 
 
 def over(draft: drafts.Draft, running: plans.Running, size: plans.Size) -> poolbounds.Over | None:

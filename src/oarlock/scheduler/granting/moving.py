@@ -1,17 +1,17 @@
 """Moves of running gangs to better places, for policies that wish them.
 
 A place that another gang has left may be better than the present one: fewer nodes, so that less of the exchange goes
-over the network, or a type of GPU that the gang names earlier. A move is a restart from the checkpoint, so a gang that
-is not known to save any stays. A gang is moved only after `Victims.settled_s` of running, and only if it then ends
-sooner: by its speed curve, or else by a gain of `ASSUMED`. (Gandiva, OSDI '18, migrates when a job has departed.)
+over the network, or a type of GPU that the gang names earlier. A gang that names no order of types is not moved to a
+slower one (`heldtypes`). A move is a restart from the checkpoint, so a gang that is not known to save any stays. A gang
+is moved only after `Victims.settled_s` of running, and only if it then ends sooner: by its speed curve, or else by a
+gain of `ASSUMED`. (Gandiva, OSDI '18, migrates when a job has departed.)
 
 Moves that make room for other gangs belong to preemption (`victims.Victims.movable`).
 """
 
 from __future__ import annotations
 
-from oarlock.scheduler.granting import drafts, growing
-from oarlock.scheduler.placement import placing
+from oarlock.scheduler.granting import drafts, growing, heldtypes
 from oarlock.spec import holdings, jobfile, plans
 
 ASSUMED = 1.1
@@ -53,10 +53,7 @@ def _saves(job: plans.Running) -> bool:
 
 def _elsewhere(draft: drafts.Draft, job: plans.Running) -> holdings.Claims | None:
     """Return a better place at the same size, in its present place and the free space; None where there is none."""
-    space = draft.timeline.later
-    with space.trial():
-        space.give_back(job.holdings)
-        claims = placing.place(job.gang, space, job.size, prefer=draft.facts.held(job).nodes)
+    claims = heldtypes.place(draft, job, job.size, slower=len(_named(job.gang)) > 1)
     if claims is None or _rank(job.gang, claims, draft) >= _rank(job.gang, job.holdings, draft):
         return None
     return claims
@@ -67,14 +64,18 @@ def _rank(gang: plans.Gang, claims: holdings.Claims, draft: drafts.Draft) -> tup
 
     A gang that is to be spread counts as on one node.
     """
-    named = next((ask.gpu_types for ask in gang.asks if ask.gpu_types), ())
-    worst = 0
+    named, worst = _named(gang), 0
     for claim in claims if len(named) > 1 else ():
         node = draft.space.nodes.get(claim.node)
         kinds = {device.type for device in node.node.devices if device.index in claim.devices} if node else set()
         worst = max((worst, *(named.index(kind) for kind in kinds if kind in named)))
     packs = gang.placement is jobfile.Placement.PACK
     return len({claim.node for claim in claims}) if packs else 1, worst
+
+
+def _named(gang: plans.Gang) -> tuple[str, ...]:
+    """Return the types of GPU that the gang names, the preferred one first."""
+    return next((ask.gpu_types for ask in gang.asks if ask.gpu_types), ())
 
 
 def _pays(draft: drafts.Draft, job: plans.Running, claims: holdings.Claims) -> bool:

@@ -9,7 +9,7 @@ result is carried out as resizes and moves. Waiting gangs have their turns after
 from __future__ import annotations
 
 from oarlock.scheduler import amounts, sizes
-from oarlock.scheduler.granting import drafts, growing
+from oarlock.scheduler.granting import drafts, growing, heldtypes
 from oarlock.scheduler.ordering import turns
 from oarlock.scheduler.placement import placing
 from oarlock.spec import holdings, plans
@@ -41,17 +41,7 @@ def _changes(draft: drafts.Draft, turn: turns.Turn) -> bool:
     running = turn.candidate.running
     if running is None:
         return False
-    return turn.wish.size != draft.facts.held(running).size or turn.wish.on != held_type(draft, running)
-
-
-def held_type(draft: drafts.Draft, running: plans.Running) -> str:
-    """Return the type of the devices that a gang holds; empty where there are several types."""
-    found = set()
-    for claim in running.holdings:
-        node = draft.space.nodes.get(claim.node)
-        if node is not None and claim.devices:
-            found |= {device.type for device in node.node.devices if device.index in claim.devices}
-    return found.pop() if len(found) == 1 else ""
+    return turn.wish.size != draft.facts.held(running).size or turn.wish.on != heldtypes.held_type(draft, running)
 
 
 def _placed(draft: drafts.Draft, changing: list[turns.Turn]) -> list[tuple[turns.Turn, holdings.Claims]]:

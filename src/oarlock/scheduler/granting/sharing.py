@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import msgspec
 
-from oarlock.scheduler.granting import drafts, growing
+from oarlock.scheduler.granting import drafts, growing, heldtypes
 from oarlock.scheduler.ordering import turns
 from oarlock.scheduler.placement import freespace, placing
 from oarlock.spec import holdings, plans
@@ -75,7 +75,7 @@ def apart(draft: drafts.Draft) -> None:
         with space.trial():
             space.give_back(job.holdings)
             claims = whole if space.holds(whole, job.gang.constraints) else placing.place(job.gang, space, job.size)
-        if claims is not None:
+        if claims is not None and not heldtypes.is_slower(draft, job, claims):
             draft.move(job, claims, "a GPU is free for it alone")
 
 

@@ -127,12 +127,13 @@ TRIED_LARGEST = 8
 
 
 class Part(NamedTuple):
-    """A number of tasks of one ask."""
+    """A number of tasks of one ask. `room` is the shape of one of them with the servers that are to be beside it."""
 
     place: int  # in the gang
     ask: plans.Ask
     tasks: int
     shape: shapes.Shape
+    room: shapes.Shape | None = None
 
     @property
     def server(self) -> bool:
@@ -265,7 +266,8 @@ class Attempt:
         """Yield the orders in which to place the asks, each with whether tasks are spread.
 
         An early ask may take the place of a later one. So the reverse order is tried too, and the other placement:
-        spread workers leave space for servers beside them, and packed workers leave nodes for servers apart.
+        spread workers leave space for servers beside them, and packed workers leave nodes for servers apart. At last,
+        some workers are placed where servers fit beside them, before all other tasks.
         """
         backward = self.parts[::-1]
         if self.beside:
@@ -273,6 +275,21 @@ class Attempt:
         for spreads in (self.spreads, not self.spreads):
             yield self.parts, spreads
             yield backward, spreads
+        if self.beside:
+            yield from ((parts, self.spreads) for parts in self._hosts_first())
+
+    def _hosts_first(self) -> Iterator[Sequence[Part]]:
+        """Yield orders that begin with a few workers with room for servers: for all of them, for half of them..."""
+        workers = [part for part in self.parts if not part.server]
+        for server in (part for part in self.parts if part.server):
+            for worker in workers:
+                each = server.tasks
+                while each and (hosts := -(-server.tasks // each)) <= worker.tasks:
+                    cpus, memory = (each * one for one in (server.shape.cpus, server.shape.memory))
+                    room = worker.shape._replace(cpus=worker.shape.cpus + cpus, memory=worker.shape.memory + memory)
+                    rest = (worker._replace(tasks=worker.tasks - hosts), *(one for one in workers if one is not worker))
+                    yield [worker._replace(tasks=hosts, room=room), server, *(part for part in rest if part.tasks)]
+                    each //= 2
 
     def _one_by_one(
         self, parts: Sequence[Part], scope: list[freenodes.FreeNode] | None, *, spreads: bool
@@ -284,11 +301,14 @@ class Attempt:
                 chosen = self._choose_nodes(part, scope, here, spreads=spreads)
                 if chosen is None:
                     return None
-                claims[part.place] = self._take(part, chosen, here)
+                before = claims.setdefault(part.place, [])
+                before += self._take(part, chosen, here, first=len(before))
         return tuple(claim for place in sorted(claims) for claim in claims[place])
 
-    def _take(self, part: Part, chosen: packing.NodeTasks, here: dict[str, bool]) -> list[holdings.Holding]:
-        claims = self._claims(part, chosen)
+    def _take(
+        self, part: Part, chosen: packing.NodeTasks, here: dict[str, bool], *, first: int = 0
+    ) -> list[holdings.Holding]:
+        claims = self._claims(part, chosen, first)
         self.space.take(claims)
         for node, _ in chosen:
             here[node.name] = here.get(node.name, False) or not part.server
@@ -299,6 +319,9 @@ class Attempt:
     ) -> packing.NodeTasks | None:
         """Return the nodes for the tasks of one ask, given the tasks of the gang that are placed already."""
         without = self.keep
+        if part.room is not None:
+            roomy = self._fill(part.room, part.tasks, scope, without, spreads=spreads) or []
+            return self._fill(part.shape, part.tasks, [node for node, _ in roomy], without, spreads=True)
         if part.server and self.beside:
             near = [self.space.nodes[name] for name in sorted(here) if here[name]]
             return self._fill(part.shape, part.tasks, near, without, spreads=True)
@@ -355,11 +378,12 @@ class Attempt:
         within = None if scope is None else {node.name for node in scope}
         return [self.space.nodes[name] for name in self.prefer if within is None or name in within]
 
-    def _claims(self, part: Part, chosen: packing.NodeTasks) -> list[holdings.Holding]:
-        """Return the holdings. Consecutive ranks are near each other, and the nodes with most tasks come first."""
+    def _claims(self, part: Part, chosen: packing.NodeTasks, first: int = 0) -> list[holdings.Holding]:
+        """Return the holdings, from rank `first` on. Ranks in sequence are near, most on the nodes that come first."""
         claims: list[holdings.Holding] = []
         for node, tasks in sorted(chosen, key=_most_first):
-            claims += node.claims(self.gang.job, part.ask, part.shape, range(len(claims), len(claims) + tasks))
+            start = first + len(claims)
+            claims += node.claims(self.gang.job, part.ask, part.shape, range(start, start + tasks))
         return claims
 
     def _largest_first(self, part: Part) -> tuple[bool, int, int, int, int, int]:

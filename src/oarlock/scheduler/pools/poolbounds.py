@@ -249,12 +249,12 @@ class PoolBounds:
         """Return the bound that the gang would exceed."""
         return next(one for one in self.bounds(gang) if one.kind is over.kind and one.pool == over.pool)
 
-    def kept_until(self, gang: plans.Gang, over: Over) -> float | None:
-        """Return when the last of the gangs that came first takes its share of the bound.
+    def kept_until(self, gang: plans.Gang) -> float | None:
+        """Return when the last of the gangs that came first takes its share of the gang's bounds.
 
         Return None if unknown, or if none waits.
         """
-        known = (kept.at for kept in self.bound(gang, over).kept_shares if kept.at is not None)
+        known = (kept.at for bound in self.bounds(gang) for kept in bound.kept_shares if kept.at is not None)
         return max(known, default=None)
 
     def could_fit(self, gang: plans.Gang, amount: amounts.Amount) -> bool:

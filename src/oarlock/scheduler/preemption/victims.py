@@ -24,6 +24,7 @@ from oarlock.scheduler.ordering import turnorder
 from oarlock.scheduler.pools import poolbounds
 from oarlock.scheduler.reuse import gangfacts
 from oarlock.spec import holdings, plans
+from oarlock.spec.cluster import nodes
 
 Amount = amounts.Amount
 
@@ -119,6 +120,7 @@ class Victims:
         self._rules = snapshot.rules
         self._reallocates = snapshot.reallocate
         self._running = snapshot.running
+        self._declared = snapshot.nodes
         self._order = order
         self._decided: set[str] = set()
         self._spared: Collection[str] = ()
@@ -153,6 +155,21 @@ class Victims:
         The gang has also run for the minimum run time, and no earlier gang is waiting for its end.
         """
         return self.may_restart(job, self._rules.min_runtime_s) and job.gang.job not in self._spared
+
+    def may_shrink(self, job: plans.Running) -> bool:
+        """Return whether this plan may shrink a running gang in its place for the sake of another gang.
+
+        No node that it runs on has closed to it: a gang that restarts there would get another place, or none.
+        """
+        there = (self._nodes.get(name) for name in self._facts.held(job).nodes)
+        constraints = job.gang.constraints
+        return self.may_give_way(job) and all(
+            node is not None and node.open and node.admits(constraints) for node in there
+        )
+
+    @cached_property
+    def _nodes(self) -> dict[str, nodes.Node]:
+        return {node.name: node for node in self._declared}
 
     def _has_run(self, job: plans.Running, seconds: float) -> bool:
         """Return whether a gang is preemptible, is not stopping, and has run for so many seconds."""
@@ -195,7 +212,9 @@ class Victims:
         return [
             self._to(job, wish.size)
             for wish, job in wished
-            if not wish.on and sum(wish.size) < sum(self._facts.held(job).size)
+            if not wish.on
+            and sum(wish.size) < sum(self._facts.held(job).size)
+            and (not any(wish.size) or self.may_shrink(job))
         ]
 
     def shrinkable(self, gang: plans.Gang, level: float, *, own: bool = False) -> list[Victim]:
@@ -208,7 +227,7 @@ class Victims:
                 found += (
                     self._to(job, self._facts.of(job.gang).smallest)._replace(bends=True)
                     for job in self._of_leaf(leaf).elastic
-                    if self.may_give_way(job) and self._order.extras_level(job) >= level
+                    if self.may_shrink(job) and self._order.extras_level(job) >= level
                 )
             elif not own and self._lends(leaf, gang):
                 found += self._bent(leaf, gang)
@@ -246,7 +265,7 @@ class Victims:
         for job in self._of_leaf(leaf).elastic:
             if all(have <= 0 for have in excess):
                 break
-            if not self.may_give_way(job):
+            if not self.may_shrink(job):
                 continue
             profile, size = self._facts.of(job.gang), self._facts.held(job).size
             number, enough = sizes.steps(profile.smallest, size), False
