@@ -21,7 +21,9 @@ from oarlock.backends.kubernetes.pods import labels, rendering
 from oarlock.spec import errors, jobfile
 
 PROFILES = {
-    "all": site.Profile(annotations={"example.com/cost": "42"}, env={"PROXY": "p", "HOME": "/root", "USER": "ann"}, groups=(2000,)),
+    "all": site.Profile(
+        annotations={"example.com/cost": "42"}, env={"PROXY": "p", "HOME": "/root", "USER": "ann"}, groups=(2000,)
+    ),
     "research": site.Profile(
         pools=("research",),
         env={"PROXY": "q"},
