@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from oarlock import configuration, main
+from oarlock.backends.kubernetes import site
 from oarlock.spec import errors, holdings
 from oarlock.spec.cluster import profiles
 
@@ -44,7 +45,7 @@ def test_the_table_of_the_cluster_is_read(home: Path) -> None:
     found = told(home, CLUSTER)
     assert found.backend == "kubernetes"
     assert found.kubernetes.namespace == "training"
-    assert found.kubernetes.domains == {"rack": "example.com/rack"}
+    assert found.kubernetes.domain_labels == {**site.DOMAINS, "rack": "example.com/rack"}
     assert found.kubernetes.gpu_resource == "nvidia.com/gpu"
 
 

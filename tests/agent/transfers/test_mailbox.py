@@ -5,16 +5,17 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
 from tests.agent import rig as rigs
 
 PROGRAM = """
 import sys
-from pathlib import Path
 from oarlock.data.transfers import mailboxes
-mailboxes.Helper(Path(sys.argv[1]), Path(sys.argv[2]), (sys.executable, sys.argv[3])).run()
+mailboxes.run(sys.argv[1], sys.argv[2], (sys.executable, sys.argv[3]))
 """
 FAKE = """
 import json, os, sys, time
@@ -101,6 +102,26 @@ def test_a_stop_ends_the_work_of_the_helper(rig):
         record = rig.finish()
         rigs.until(lambda: not rigs.alive(pid), "the store is ended")
     assert record["reason"] == "stopped"
+
+
+def pending(pid):
+    """Return whether SIGTERM has not reached the process yet."""
+    (mask,) = [line.split()[1] for line in Path(f"/proc/{pid}/status").read_text().splitlines() if "ShdPnd" in line]
+    return bool(int(mask, 16) & 1 << (signal.SIGTERM - 1))
+
+
+def test_a_pod_that_is_ended_stores_what_it_has_within_the_grace(rig):
+    """A kubelet sends SIGTERM to all containers of the pod at once."""
+    with helper(rig) as process:
+        rig.begin(WRITES, grace_s=rigs.CEILING_S, **fields(rig))
+        rigs.until(lambda: asked(rig), "the helper is asked")
+        for one in (process, rig.process):
+            one.terminate()
+            rigs.until(lambda one=one: not pending(one.pid), "it has its SIGTERM")
+        (rig.outside / "go").touch()
+        record = rig.finish()
+        assert process.wait(rigs.CEILING_S) == 0
+    assert (record["code"], record["reason"]) == (0, "exited"), record
 
 
 def test_an_agent_without_requests_lets_the_helper_end(rig):

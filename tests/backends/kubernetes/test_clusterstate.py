@@ -70,11 +70,13 @@ def test_domains_and_class_come_from_labels() -> None:
         "example.com/rack": "r7",
         "node.kubernetes.io/instance-type": "p4d",
     }
-    there = site.Site(domains={**site.DOMAINS, "rack": "example.com/rack"})
-    found = node(said, there=there)
+    found = node(said, there=site.Site(domains={"rack": "example.com/rack"}))
     assert found is not None
-    assert found.domains == {"zone": "z1", "nvlink": "c.0", "rack": "r7"}
+    assert found.domains == {"zone": "z1", "nvlink": "c.0", "rack": "r7"}, "the levels without a setting stay"
     assert found.node_class == "p4d"
+    found = node(said, there=site.Site(domains={"zone": "example.com/rack", "nvlink": ""}))
+    assert found is not None
+    assert found.domains == {"zone": "r7"}, "an empty label switches the level off"
 
 
 @pytest.mark.parametrize(

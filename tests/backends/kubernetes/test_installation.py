@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -110,6 +111,16 @@ def test_servers_that_start_together_share_secrets_certificate_and_data(tmp_path
     assert (homes[3] / "logs" / "x").read_text() == "a line"
     (homes[1] / "archive.jsonl").write_text("{}")
     assert (shared / "archive.jsonl").read_text() == "{}"
+
+
+def test_the_page_names_all_that_servers_share() -> None:
+    page = (rights.DEPLOY.parent / "docs" / "kubernetes.md").read_text()
+    (said,) = re.findall(r"^.*Two servers see the same pods if they share ([^.]*\.jsonl`)", page, re.MULTILINE)
+    script = (OVERLAYS / "replicas" / "share.sh").read_text()
+    (folders,) = re.findall(r"^for folder in (.*); do", script, re.MULTILINE)
+    files = re.findall(r"\$shared/([a-z][-a-z]+(?:\.jsonl)?)\"", script)
+    certificate = {"tls"}  # of servers behind one URL, as the deployment has them
+    assert set(re.findall("`(.*?)`", said)) == {*folders.split(), *files} - certificate
 
 
 @apiserver.needed

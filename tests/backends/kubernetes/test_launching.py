@@ -91,6 +91,73 @@ async def test_a_node_that_filled_up_since_the_plan_is_named(rig: KubernetesRig)
     await rig.cluster.api.delete(f"/api/v1/namespaces/default/pods/{other.metadata.name}", grace_s=0)
 
 
+CORDON = {"unschedulable": True}
+TAINTED = {"taints": [{"key": "team", "value": "red", "effect": "NoExecute"}]}
+CLOSED = {"cordoned": (CORDON, "cordoned"), "tainted": (TAINTED, "taint team=red:NoExecute")}
+
+
+async def change_node(rig: KubernetesRig, spec: dict[str, object]) -> None:  # noqa: F811
+    """Change the node n1, and wait until all servers know."""
+    await rig.cluster.api.patch(f"/api/v1/nodes/{rig.cluster.node('n1')}", {"spec": spec}, objects.Bare)
+    for one in rig.opened:
+        known = functools.partial(one._state.node, rig.cluster.node("n1"))
+        await rig.cluster.until(lambda known=known: bool(known().taints) == bool(spec), "the change is known")
+
+
+@pytest.mark.parametrize(("spec", "why"), CLOSED.values(), ids=list(CLOSED))
+async def test_a_node_that_was_closed_since_the_plan_takes_no_task(
+    rig: KubernetesRig,  # noqa: F811
+    spec: dict[str, object],
+    why: str,
+) -> None:
+    await rig.backend.launch([rig.sleeper(key(9))])
+    await rig.backend.nodes()
+    await change_node(rig, spec)
+    for launches in (gang(rig), gang(rig, 1)):
+        with pytest.raises(errors.Unavailable, match=f"n1 was closed after the plan: {why}"):
+            await rig.backend.launch(launches)
+    assert [pod.metadata.name for pod in await pods(rig)] == [labels.pod_name(key(9))], "a task that is there stays"
+    await rig.backend.launch([rig.sleeper(key(9))])
+    await rig.backend.launch([rig.launch_of(key(), cluster.Play(), node="n2")])
+    assert await rig.starts(key()) == 1
+
+
+@pytest.mark.parametrize(("spec", "why"), CLOSED.values(), ids=list(CLOSED))
+async def test_no_pod_of_a_gang_is_bound_once_one_of_its_nodes_is_closed(
+    rig: KubernetesRig,  # noqa: F811
+    spec: dict[str, object],
+    why: str,
+) -> None:
+    """The server binds pods past every scheduler: nothing else would notice. The gang is planned anew elsewhere."""
+    closing = functools.partial(faults.Meanwhile, happen=lambda: change_node(rig, spec))
+    api = client.Client(conftest.access(rig.server, rights.SERVER), around=closing)
+    opened = backend.KubernetesBackend(api, rig.cluster.site, monotonic=time.monotonic)
+    opened.open()
+    rig.opened.append(opened)
+    launches = gang(rig)
+    with pytest.raises(errors.Unavailable, match=f"n1 was closed after the plan: {why}"):
+        await opened.launch(launches)
+    there = await pods(rig)
+    assert len(there) == len(launches)
+    assert not any(pod.spec.node_name for pod in there)
+    await torn_down(rig, *(one.key for one in launches))
+
+
+async def test_a_taint_that_a_profile_tolerates_closes_no_node_to_its_jobs(rig: KubernetesRig) -> None:  # noqa: F811
+    profiles = {"red": site.Profile(users=("ann",), tolerate=("team=red",))}
+    profiled = msgspec.structs.replace(rig.cluster.site, profiles=profiles)
+    api = client.Client(conftest.access(rig.server, rights.SERVER))
+    opened = backend.KubernetesBackend(api, profiled, monotonic=time.monotonic)
+    opened.open()
+    rig.opened.append(opened)
+    await opened.nodes()
+    await change_node(rig, TAINTED)
+    with pytest.raises(errors.Unavailable, match="closed after the plan: taint team=red:NoExecute"):
+        await opened.launch([rig.launch_of(key(), cluster.Play(), owner="bob")])
+    await opened.launch([rig.launch_of(key(), cluster.Play(), owner="ann")])
+    assert await rig.starts(key()) == 1
+
+
 async def test_a_name_that_belongs_to_another_is_not_taken_over(rig: KubernetesRig) -> None:  # noqa: F811
     launches = gang(rig, 2)
     spec = {"containers": [{"name": "c", "image": "none"}]}

@@ -123,9 +123,9 @@ def test_the_helper_trusts_the_authorities_of_its_task(
 
     def look(_: Path) -> bool:
         seen.append(httpx.get(store[0]).status_code)
-        return True
+        return False
 
-    monkeypatch.setattr(mailboxes, "agent_ended", look)
+    monkeypatch.setattr(mailboxes, "agent_lives", look)
     monkeypatch.setattr(mailboxes.signal, "signal", lambda *_: None)
     mailboxes.run(str(tmp_path / "mailbox"), str(tmp_path))
     assert seen == [200]

@@ -56,15 +56,35 @@ def test_both_sides_keep_the_same_variables_back() -> None:
     assert mailboxes.NOT_FOR_HELPERS == helpercommand.NOT_FOR_HELPERS
 
 
-def test_whether_the_agent_has_ended(tmp_path: Path) -> None:
+def test_whether_the_agent_lives(tmp_path: Path) -> None:
     """It has begun, and holds its lock no more."""
-    assert not mailboxes.agent_ended(tmp_path), "it has not begun"
+    assert not mailboxes.agent_has_begun(tmp_path)
+    assert not mailboxes.agent_lives(tmp_path)
     (tmp_path / mailboxes.AGENT_STARTED).touch()
-    assert mailboxes.agent_ended(tmp_path), "its directory is being removed"
+    assert mailboxes.agent_has_begun(tmp_path)
+    assert not mailboxes.agent_lives(tmp_path), "its directory is being removed"
     with (tmp_path / mailboxes.AGENT_LOCK).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert not mailboxes.agent_ended(tmp_path)
-    assert mailboxes.agent_ended(tmp_path)
+        assert mailboxes.agent_lives(tmp_path)
+    assert not mailboxes.agent_lives(tmp_path)
+
+
+def test_the_end_of_a_pod_waits_for_its_agent_and_for_no_other(tmp_path: Path) -> None:
+    """A pod that is deleted before its agent has begun, as while an image is pulled, ends without the grace."""
+    helper = mailboxes.Helper(tmp_path / "mailbox", tmp_path)
+    waits = 0
+
+    def sleep(_: float) -> None:
+        nonlocal waits
+        waits += 1
+        assert waits < 3, "the helper waits for an agent that cannot come"
+        helper.ask_to_end()
+
+    helper.run(sleep)
+    assert waits == 1, "it waited for the agent until it was asked to end"
+    with (tmp_path / mailboxes.AGENT_LOCK).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        helper.run(lambda _: fcntl.flock(lock, fcntl.LOCK_UN))
 
 
 def test_a_request_that_is_canceled_ends_with_all_of_its_processes(

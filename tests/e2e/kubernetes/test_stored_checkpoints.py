@@ -92,3 +92,51 @@ def test_checkpoints_of_a_job_that_names_no_place(shell: pods.PodShell, bucket: 
     assert re.search(r"resumed from \S*step-200", logs), logs
     assert {key: bucket.get(key) for key in before} == before, "the other job's checkpoints stay as they are"
     assert any(key.startswith(f"kept/{second['id']}/") for key in bucket.keys(""))
+
+
+STOPPED = """
+import os
+import time
+
+import torch
+from oarlock import train
+from torch import nn
+
+world = train.init()
+model = train.data_parallel(nn.Linear(4, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+total = 1_000_000 if os.environ["OARLOCK_ATTEMPT"] == "1" else 1
+with train.Session(model=model, optimizer=optimizer, total_steps=total, every_steps=total) as session:
+    for step in session.steps():
+        if step == 3:
+            print("rank", world.rank, "trains", flush=True)
+        time.sleep(0.05)
+train.shutdown()
+"""
+
+
+@pytest.mark.timeout(1800)
+def test_the_last_checkpoint_of_a_pod_that_is_deleted(shell: pods.PodShell, bucket: objectstores.Bucket) -> None:
+    """As by a drain or by `kubectl delete pod`: the kubelet sends SIGTERM to the agent and to its helper at once. The
+    ranks save within the grace, and the helper stores it.
+    """
+    shell.write("stopped.py", STOPPED)
+    shell.write(
+        "stopped.yaml",
+        """
+        name: stopped
+        command: python stopped.py
+        roles: {worker: {count: 2, cpus: 0.5}}
+        grace: 200s
+        """,
+    )
+    shell.do("submit", "stopped.yaml")
+    shell.until(lambda: shell.do("logs", "stopped", code=None).stdout.count("trains") == 2, "both ranks train")
+    assert bucket.keys("") == []
+    shell.delete_pod("stopped", "worker", 1)
+    job = shell.wait_phase("stopped", "COMPLETED", "FAILED", timeout_s=separate.PATIENCE_S)
+    logs = shell.do("logs", "stopped").stdout
+    assert job["phase"] == "COMPLETED", logs
+    assert len(job["attempts"]) == 2
+    (step,) = {int(step) for step in re.findall(r"resumed from \S*step-(\d+)", logs)}
+    assert step > 3, "the steps of the first attempt are not lost"

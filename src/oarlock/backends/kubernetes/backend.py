@@ -25,6 +25,7 @@ from oarlock.backends import backends
 from oarlock.backends.kubernetes import (
     bars,
     boundpods,
+    closures,
     clusterstate,
     noderequests,
     ownimage,
@@ -275,7 +276,7 @@ class KubernetesBackend:
         rendered = await self._rendered(new, may_be_bound=len(wanted) == 1)
         bound = rendered.bound
         nodes = {one.key: one.holding.node for one in wanted}
-        fit = functools.partial(self._check_fit, {one.key: one.holding.amount for one in wanted}, nodes)
+        fit = functools.partial(self._check_fit, wanted, {one.key: one.holding.amount for one in wanted})
         try:
             self._places.take(nodes)  # first: the check reserves the amounts, and with them the tasks count as there
             fit()
@@ -347,9 +348,11 @@ class KubernetesBackend:
         return msgspec.structs.replace(node, barred=barred) if barred else node
 
     def _check_fit(
-        self, wanted: dict[attempts.TaskKey, holdings.Resources], places: dict[attempts.TaskKey, str]
+        self, tasks: Sequence[backends.TaskLaunch], wanted: dict[attempts.TaskKey, holdings.Resources]
     ) -> None:
-        """Reserve the amounts. Raise Unavailable where a node is not there, or has filled up since the plan."""
+        """Reserve the amounts. Raise Unavailable where a node is gone, or was closed or filled up since the plan."""
+        places = {one.key: one.holding.node for one in tasks}
+        closures.check((one for one in tasks if not self._own.is_bound(one.key)), self._state, self._site)
         asked: dict[str, holdings.Resources] = {}
         for key, place in places.items():
             asked[place] = asked.get(place, holdings.Resources()) + wanted[key]
@@ -466,7 +469,7 @@ class KubernetesBackend:
         changed = {one.key for one in tasks if needs[one.key] != one.holding.amount}
         if changed:
             _log.info("kubernetes.requests_changed", pods=len(changed))
-        self._check_fit(needs, {one.key: one.holding.node for one in tasks})
+        self._check_fit(tasks, needs)
 
     async def _bind(self, one: backends.TaskLaunch, pod: objects.Pod, still: backends.Still) -> None:
         """Bind the pod, unless it is bound there. Raises Unavailable."""

@@ -187,7 +187,7 @@ def node(found: objects.Node, site: Site) -> Node | None:
         capacity=capacity,
         devices=_devices(capacity.gpus, said, site),
         labels=site.selecting(said),
-        domains={level: said[label] for level, label in site.domains.items() if said.get(label)},
+        domains={level: said[label] for level, label in site.domain_labels.items() if said.get(label)},
         node_class=said.get(site.class_label, ""),
         ready=ready,
         reason=reason,

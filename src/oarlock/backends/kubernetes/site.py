@@ -80,9 +80,9 @@ class NodeClass(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     def all_labels(self, name: str, site: Site) -> dict[str, str]:
         """Return the labels that are known of each new node."""
         places = {
-            site.domains[level]: domain
+            site.domain_labels[level]: domain
             for level, domain in self.domains.items()
-            if isinstance(domain, str) and level in site.domains
+            if isinstance(domain, str) and level in site.domain_labels
         }
         return {**places, **self.labels, site.class_label: name}
 
@@ -340,7 +340,8 @@ class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     derives it from its task secret. `server` is the URL by which pods reach the server. `ca_pem` is the authority that
     they trust for it, where the system's do not suffice.
 
-    `domains` gives the node label of each level of the topology. `tolerate` lists keys of taints that tasks tolerate;
+    `domains` gives the node label of a level of the topology, where it differs from that of `DOMAINS`; an empty one
+    switches the level off. `tolerate` lists keys of taints that tasks tolerate;
     a node with another closing taint takes no tasks. `nodes` are labels that a node must have to be used.
     """
 
@@ -356,7 +357,7 @@ class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     gpu_product_label: str = "nvidia.com/gpu.product"
     gpu_memory_label: str = "nvidia.com/gpu.memory"  # in MiB
     class_label: str = "node.kubernetes.io/instance-type"
-    domains: dict[str, str] = msgspec.field(default_factory=lambda: dict(DOMAINS))
+    domains: dict[str, str] = {}  # over `DOMAINS`
     tolerate: tuple[str, ...] = (NVIDIA,)
     nodes: dict[str, str] = {}
     image: str = ""  # the server's own image, which brings agent and interpreter; found by itself in a pod
@@ -377,6 +378,11 @@ class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     provisioning_class: str = "best-effort-atomic-scale-up.autoscaling.x-k8s.io"  # of ProvisioningRequests
     user_id: int = 10_001  # of the processes in pods, and their group
     profiles: dict[str, Profile] = {}
+
+    @property
+    def domain_labels(self) -> dict[str, str]:
+        """The node label of each level of the topology that is known here."""
+        return {level: label for level, label in (DOMAINS | self.domains).items() if label}
 
     @property
     def claims(self) -> tuple[str, str]:

@@ -4,6 +4,9 @@ Both containers see DIR (the mailbox) and the task's directory under the same pa
 helper command in a process of its own. The helper ends with the agent (its lock is free then); a run that is still
 under way is ended too. `oarlock.agent.transfers.mailbox` describes the files.
 
+A kubelet that ends a pod sends SIGTERM to all of its containers at once. The agent then stops its processes, and has
+their last checkpoint, results and files to store: so the helper goes on while the agent lives. SIGKILL bounds both.
+
 The task's own processes may write requests as well. So a request gets no more than it needs: one of `COMMANDS`, and no
 variable that would change our interpreter.
 """
@@ -56,15 +59,20 @@ class Helper:
         self._mailbox, self._task = mailbox, task
         self._command = (*command, "--task", str(task))
         self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._asked_to_end = False
         for name in (REQUESTS, ANSWERS, CANCELS):
             (mailbox / name).mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def ask_to_end(self, *_: object) -> None:
+        """Do not wait for an agent that has not begun. One that lives is served until its end."""
+        self._asked_to_end = True
 
     def run(self, sleep: Callable[[float], object] = time.sleep) -> None:
         """Serve until the agent has ended."""
         lock = os.open(self._mailbox / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            while not agent_ended(self._task):
+            while not (self._asked_to_end or agent_has_begun(self._task)) or agent_lives(self._task):
                 self.look()
                 sleep(LOOK_S)
         finally:
@@ -121,28 +129,32 @@ def _appending(path: str) -> BinaryIO:
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab")
 
 
-def agent_ended(task: Path) -> bool:
-    """Return whether the agent has begun and holds its lock no more."""
-    if not (task / AGENT_STARTED).exists():
-        return False
+def agent_has_begun(task: Path) -> bool:
+    """Return whether the agent has ever had its lock."""
+    return (task / AGENT_STARTED).exists()
+
+
+def agent_lives(task: Path) -> bool:
+    """Return whether the agent holds its lock."""
     try:
         fd = os.open(task / AGENT_LOCK, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
-        return True
+        return False
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
-        return False
+        return True
     finally:
         os.close(fd)
-    return True
+    return False
 
 
-def run(mailbox: str, task: str) -> str:
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # the first process of a container ignores it otherwise
+def run(mailbox: str, task: str, command: tuple[str, ...] = COMMAND) -> str:
+    helper = Helper(Path(mailbox), Path(task), command)
+    signal.signal(signal.SIGTERM, helper.ask_to_end)  # not SIG_IGN, which the runs would inherit
     with tempfile.TemporaryDirectory() as own:  # which the task's processes do not see
         named = Path(task) / authorities.FILE
         if named.exists():
             authorities.trust(named.read_text(encoding="utf-8"), Path(own) / "authorities.pem", os.environ)
-        Helper(Path(mailbox), Path(task)).run()
+        helper.run()
     return ""

@@ -192,6 +192,28 @@ EXITS = {
         pod("Failed", ended(143, STOPPED), deleted=True, conditions=[disrupted("PreemptionByScheduler")]),
         (143, Cause.PLATFORM, "preempted by another scheduler: for kube-system/dns"),
     ),
+    "evicted, and its agent tells of the SIGTERM": (  # 1.22 to 1.25: the containers are told, and no condition
+        pod("Failed", ended(143, STOPPED), reason="Evicted", message="The node was low on memory."),
+        (143, Cause.PLATFORM, "evicted: The node was low on memory."),
+    ),
+    "evicted by a newer kubelet, and its agent tells of the SIGTERM": (
+        pod(
+            "Failed",
+            ended(143, STOPPED),
+            reason="Evicted",
+            message="low",
+            conditions=[disrupted("TerminationByKubelet")],
+        ),
+        (143, Cause.PLATFORM, "ended by its node: for kube-system/dns"),
+    ),
+    "its node was shut down, and its agent tells of the SIGTERM": (
+        pod("Failed", ended(143, STOPPED), reason="Terminated", message="imminent node shutdown"),
+        (143, Cause.PLATFORM, "Terminated: imminent node shutdown"),
+    ),
+    "it had failed before it was evicted": (
+        pod("Failed", ended(3, RECORD), reason="Evicted", message="low"),
+        (3, Cause.ERROR, "exited"),
+    ),
     "deleted by hand, and its agent tells of the SIGTERM": (
         pod("Failed", ended(143, STOPPED), deleted=True),
         (143, Cause.STOPPED, "stopped"),

@@ -21,7 +21,9 @@ from oarlock.backends.kubernetes.pods import labels, rendering
 from oarlock.spec import errors, jobfile
 
 PROFILES = {
-    "all": site.Profile(annotations={"example.com/cost": "42"}, env={"PROXY": "p", "HOME": "/root"}, groups=(2000,)),
+    "all": site.Profile(
+        annotations={"example.com/cost": "42"}, env={"PROXY": "p", "HOME": "/root", "USER": "ann"}, groups=(2000,)
+    ),
     "research": site.Profile(
         pools=("research",),
         env={"PROXY": "q"},
@@ -44,6 +46,7 @@ def test_a_profile_adds_to_the_pods_of_its_pools() -> None:
     assert spec["securityContext"]["runAsUser"] == SITE.user_id, "a profile takes nothing away"
     env = {one["name"]: one.get("value") for one in spec["containers"][0]["env"]}
     assert (env["PROXY"], env["HOME"]) == ("q", rendering.HOME)
+    assert (env["USER"], env["LOGNAME"]) == ("ann", rendering.USER)
     claims = [volume["persistentVolumeClaim"]["claimName"] for volume in spec["volumes"] if "volume-" in volume["name"]]
     assert claims == ["mine", "shared"]
     for container in spec["containers"]:

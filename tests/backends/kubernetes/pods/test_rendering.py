@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import copy
+import getpass
 import json
 import os
 import re
@@ -97,6 +98,14 @@ def test_a_pod_is_the_golden_file(name: str) -> None:
     if os.environ.get("UPDATE_GOLDEN"):
         path.write_text(text)
     assert path.read_text() == text
+
+
+def test_the_user_of_a_task_has_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No image knows the number of the user. Libraries ask for the name, as torch does for the place of its caches."""
+    (task,) = (one for one in rendering.pod(CASES["worker"], SITE, "s")["spec"]["containers"] if one["name"] == "task")
+    inherited = {one["name"]: one["value"] for one in task["env"] if "value" in one}
+    monkeypatch.setattr(os, "environ", inherited)
+    assert getpass.getuser() == "oarlock"
 
 
 BOTH = msgspec.structs.replace(SITE, images={"torch": "torch-cpu:1", "torch-cuda": "torch-cuda:1"})

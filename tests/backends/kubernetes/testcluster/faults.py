@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 from oarlock.backends.kubernetes.apiserver import transports
 
@@ -74,6 +74,28 @@ class _Cut:
             yield chunk
             if b"\n" in chunk:
                 raise transports.Lost("cut")
+
+
+class Meanwhile:
+    """Once the first pod is made, and before its answer arrives, something else happens in the cluster."""
+
+    def __init__(self, inner: transports.Transport, happen: Callable[[], Awaitable[object]]) -> None:
+        self._inner = inner
+        self._happen: Callable[[], Awaitable[object]] | None = happen
+
+    async def send(self, request: transports.Request) -> transports.Answer:
+        answer = await self._inner.send(request)
+        happen = self._happen
+        if happen is not None and request.method == "POST" and request.path.endswith("/pods"):
+            self._happen = None
+            await happen()
+        return answer
+
+    def stream(self, request: transports.Request) -> contextlib.AbstractAsyncContextManager[transports.Stream]:
+        return self._inner.stream(request)
+
+    async def close(self) -> None:
+        await self._inner.close()
 
 
 class Killed(Exception):

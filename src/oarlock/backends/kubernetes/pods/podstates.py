@@ -115,7 +115,7 @@ def _exit(pod: objects.Pod) -> attempts.Exit | None:
     if ended is not None and (record := _record(ended.message, at)) is not None:
         if ended.reason == _OOM and record.cause in {attempts.Cause.SIGNAL, attempts.Cause.ERROR}:
             return msgspec.structs.replace(record, cause=attempts.Cause.OOM, reason="oom")
-        if record.cause in _OF_OTHERS and (why := _disruption(pod)):  # the agent knows only that it was stopped
+        if record.cause in _OF_OTHERS and (why := _disruption(pod) or _failure(pod)):  # it knows only of its SIGTERM
             return msgspec.structs.replace(record, cause=attempts.Cause.PLATFORM, reason=why)
         return record
     if ended is not None and ended.reason == _OOM:  # the agent itself was the victim
@@ -134,9 +134,7 @@ def _exit(pod: objects.Pod) -> attempts.Exit | None:
 
 def _platform(pod: objects.Pod) -> str:
     """Return how the platform ended the pod, or kept it from running; empty where the pod does not say so."""
-    if pod.status.phase == "Failed" and pod.status.reason:
-        return _ended_detail(pod)
-    if why := _disruption(pod):
+    if why := _failure(pod) or _disruption(pod):
         return why
     for status in pod.status.init_container_statuses:
         ended = status.state.terminated
@@ -147,6 +145,11 @@ def _platform(pod: objects.Pod) -> str:
     if ended is not None and ended.reason in _NOT_STARTED:
         return f"its container could not start: {ended.message or ended.reason}"
     return ""
+
+
+def _failure(pod: objects.Pod) -> str:
+    """Return why the kubelet gave the pod up, as for an eviction; empty where it has not."""
+    return _ended_detail(pod) if pod.status.phase == "Failed" and pod.status.reason else ""
 
 
 def _disruption(pod: objects.Pod) -> str:

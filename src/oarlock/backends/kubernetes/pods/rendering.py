@@ -44,6 +44,8 @@ INIT, TASK, HELPER = CONTAINERS
 RUNTIME, TASK_DIRECTORY, HOME = "/oarlock/runtime", "/oarlock/task", "/oarlock/home"
 MAILBOX, ENVIRONMENTS = "/oarlock/mailbox", "/oarlock/environments"
 DELIVERED, HANDED = "/opt/oarlock/runtime", "/oarlock/assignment"
+USER = "oarlock"
+"""The name of the processes' user, for which the image has no entry: `getpass.getuser()` fails without a name."""
 TERMINATION_LOG = "/dev/termination-log"
 ADDRESS_VARIABLE = "OARLOCK_ADDRESS"
 SECRET_PREFIX = "OARLOCK_SECRET_"
@@ -338,14 +340,14 @@ def _init(one: backends.TaskLaunch, site: Site) -> Manifest:
 
 def _task(one: backends.TaskLaunch, site: Site) -> Manifest:
     claims, more = device_claims(one, site), {name: str(amount) for name, amount in extended(one, site).items()}
+    variables = {"USER": USER, "LOGNAME": USER, **_variables(one, site), "HOME": HOME}
     return {
         "name": TASK,
         "image": image(one, site),
         "imagePullPolicy": site.pull_policy,
         "command": list(_AGENT),
         "env": [
-            *({"name": name, "value": value} for name, value in _variables(one, site).items()),
-            {"name": "HOME", "value": HOME},
+            *({"name": name, "value": value} for name, value in variables.items()),
             {"name": ADDRESS_VARIABLE, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
             *_secret_variables(one),
         ],
