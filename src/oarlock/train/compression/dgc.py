@@ -315,7 +315,7 @@ class DeepGradientCompression(WholeGradient):
     def _start_small(self, scale: float) -> list[tuple[list[nn.Parameter], torch.Tensor, Any]]:
         """Begin the dense sum of the tensors of one dimension."""
         kinds: dict[tuple[torch.dtype, torch.device], list[nn.Parameter]] = {}
-        for parameter in self._dense:
+        for parameter in (one for one in self._dense if id(one) not in self.unreached):
             kinds.setdefault((parameter.dtype, parameter.device), []).append(parameter)
         started = []
         for alike in kinds.values():
@@ -348,8 +348,12 @@ class DeepGradientCompression(WholeGradient):
         """Add the gradient of this node, its sum or else this rank's own, to what it keeps back of tensor `number`."""
         tensor = self._sparse[number]
         flat = gradient(tensor.parameter).view(-1) if summed is None else summed[number]
-        tensor.accumulate(flat, scale, *momentum[id(tensor.parameter)])
+        if self._is_reached(tensor):
+            tensor.accumulate(flat, scale, *momentum[id(tensor.parameter)])
         return tensor
+
+    def _is_reached(self, tensor: _Tensor) -> bool:
+        return id(tensor.parameter) not in self.unreached
 
     def _each(self, accumulate: Callable[[int], _Tensor]) -> None:
         for number in range(len(self._sparse)):
@@ -360,7 +364,8 @@ class DeepGradientCompression(WholeGradient):
 
         Sent at once, the gradients of hundreds of steps are a step that training may not survive.
         """
-        later = [tensor.residual * (1 - 1 / owed) if owed > 1 else None for tensor in self._sparse]
+        parts = [(tensor, (1 - 1 / max(1, owed)) if self._is_reached(tensor) else 1.0) for tensor in self._sparse]
+        later = [tensor.residual * part if part else None for tensor, part in parts]
         if node.sends:
             self._each(accumulate)
         self.then(functools.partial(setattr, self, "_owed", max(0, owed - 1)))
@@ -401,7 +406,9 @@ class DeepGradientCompression(WholeGradient):
         positions, values = [], []
         for number, count in enumerate(layout.counts):
             tensor = accumulate(number)
-            chosen = tensor.choose(count, (self._exchanges * 31 + number) * _HASH >> 8)
+            start = (self._exchanges * 31 + number) * _HASH >> 8
+            none = torch.empty(0, dtype=torch.int64, device=tensor.residual.device)
+            chosen = tensor.choose(count, start) if self._is_reached(tensor) else none
             positions.append(chosen + tensor.offset)
             sent, rest = tensor.parted(chosen, layout.dtype)
             values.append(sent)
