@@ -242,7 +242,7 @@ class WholeGradient(Exchanging):
             return
         if self.passes is not None and self.passes.exchanges:
             backward.complete()
-            with self.noticing():
+            with self.noticing(), self.figures.waiting:
                 replicas.broadcast_tensors([buffer.detach() for buffer in model.buffers()])
 
 
