@@ -65,7 +65,7 @@ class Apart:
         round_number: int = 0,
     ) -> Decision:
         """Return this rank's decision. It stops when it knows that another one wants to stop."""
-        return Decision(self._strategy.tell(stop), save, writing=writing)
+        return Decision(self._strategy.tell(stop), save, slowest=self._strategy.compare(own_s), writing=writing)
 
     def finish(self) -> None:
         """Wait for nothing: no exchange is under way."""

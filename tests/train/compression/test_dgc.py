@@ -16,7 +16,7 @@ from torch import nn
 
 from oarlock import train
 from oarlock.train import errors
-from oarlock.train.compression import dgc, momentum, runlengths, selection
+from oarlock.train.compression import dgc, halves, momentum, runlengths, selection
 from oarlock.train.strategies import dataparallel
 
 RANKS = 3
@@ -354,7 +354,33 @@ def with_tensors_that_are_sent_whole() -> None:
     assert (model[2] != model[2][0, 0]).any(), "it is compressed"
 
 
+def beyond_the_range_of_fp16() -> None:
+    """What fp16 cannot say is sent later: also of a bias, and of the sum over the ranks. NaN leaves no trace."""
+    rank = train.rank()
+    model = nn.Linear(60, 60)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    optimizer = torch.optim.SGD(model.parameters(), 1.0)
+    train.data_parallel(model, optimizer, compression=dgc.DGC(sparsity=0.999, warm_up_steps=0, half_values=True))
+    for step in range(40):
+        optimizer.zero_grad()
+        size = (1 + rank) * 4e5 if step == 0 else 0.0
+        (size * (model.weight[7, 9] + model.bias[3])).backward()
+        optimizer.step()
+        assert all(parameter.isfinite().all() for parameter in model.parameters()), step
+    assert model.weight[7, 9].item() == pytest.approx(-8e5)
+    assert model.bias[3].item() == pytest.approx(-8e5, rel=1e-3), "sums of fp16 are rounded"
+    strategy = dataparallel.strategy_of(model)
+    assert isinstance(strategy, dgc.DeepGradientCompression)
+    assert not any(kept.any() for _, _, kept in strategy._kept()), "all is sent"
+    (float("nan") * (model.weight[7, 9] + model.bias[3])).backward()
+    assert model.bias.grad[3].isnan()
+    assert all(kept.isfinite().all() for kind, _, kept in strategy._kept() if kind == "residual")
+
+
 SHORT = [
+    beyond_the_range_of_fp16,
     with_tensors_that_are_sent_whole,
     with_every_trick,
     without_sparsity_as_dense,
@@ -384,6 +410,22 @@ def test_a_resumed_run_ends_with_the_same_bits(tmp_path: Path) -> None:
 
 
 # The edges
+
+
+def test_the_rest_of_a_half_value_is_what_is_missing() -> None:
+    values = torch.tensor([1e6, -7e4, 65504.0, 0.1, 0.0, math.inf, math.nan])
+    sent, rest = halves.parted(values, torch.float16)
+    assert sent[:3].tolist() == [65504.0, -65504.0, 65504.0]
+    assert torch.equal((sent.float() + rest)[:5], values[:5])
+    assert sent[5].isinf()
+    assert sent[6].isnan()
+    assert rest[5:].tolist() == [0.0, 0.0]
+    for summands in (2, 3, 64):
+        parts = halves.parted(torch.full((1,), 1e6), torch.float16, summands)[0]
+        total = torch.zeros(1, dtype=torch.float16)
+        for _ in range(summands):
+            total += parts
+        assert total.isfinite()
 
 
 def test_rounding_errors_stay_in_the_residual() -> None:

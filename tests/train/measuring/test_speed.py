@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -315,22 +316,58 @@ def test_a_rank_is_a_straggler_when_it_is_slow_again_and_again() -> None:
     assert not any(straggler.note(tiny) for _ in range(20)), "a millisecond delays nothing"
 
 
-def slow_by_report(folder: Path) -> None:
-    """Rank 1 reports a step of a second without waiting, the others of a tenth."""
-    rank = train.init().rank
-    pace.Pace.own_s = property(lambda self: 1.0 if rank == 1 else 0.1, lambda self, value: None)
-    scripts.drag(folder, 30 * agreement.MOST_STEPS, -1)
+LONG_S = 0.15
+"""A step of the slow rank sleeps so long, many times what the others compute."""
+
+
+def slow_before_its_gradients() -> None:
+    """Rank 1 sleeps in each step: the others wait for its gradients."""
+    world = train.init()
+    model = train.data_parallel(nn.Linear(6, 3))
+    with train.Session(model=model, total_steps=pace.WARM_UP_STEPS + 3 * straggling.IN_A_ROW) as session:
+        for _ in session.steps():
+            time.sleep(LONG_S if world.rank == 1 else 0.0)
+            model(torch.randn(8, 6)).square().mean().backward()
+
+
+def slow_before_its_buffers(compression: str) -> None:
+    """The chief sleeps in each step: the others wait for its running statistics, before their own forward pass."""
+    world = train.init()
+    model = nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    train.data_parallel(model, optimizer, compression=compression)
+    steps = pace.WARM_UP_STEPS + 3 * straggling.IN_A_ROW
+    with train.Session(model=model, optimizer=optimizer, total_steps=steps) as session:
+        for _ in session.steps():
+            time.sleep(LONG_S if world.is_chief else 0.0)
+            model(torch.randn(8, 6)).square().mean().backward()
+
+
+def check_named(folder: Path, slow: int, ranks: int) -> None:
+    """Check that this rank, and no other one, was named once, by the chief."""
+    said = crew.output(folder, ranks)
+    assert re.findall(r"rank (\d) is slow", said) == [str(slow)], said
+    last = [event for event in reports(folder / "report-0") if "slowest_rank" in event][-1]
+    assert last["slowest_rank"] == slow
+    assert last["slowest_s"] >= LONG_S
+    assert last["fastest_s"] < last["slowest_s"] / straggling.RATIO
+    for rank in range(1, ranks):
+        assert not any("slowest_rank" in event for event in reports(folder / f"report-{rank}")), "the chief tells it"
 
 
 def test_a_straggling_rank_is_named(tmp_path: Path) -> None:
     env = {rank: {"OARLOCK_REPORT": str(tmp_path / f"report-{rank}")} for rank in range(3)}
-    codes = crew.run(slow_by_report, tmp_path, folder=tmp_path, world_size=3, env_of_rank=env, timeout_s=240)
+    codes = crew.run(slow_before_its_gradients, folder=tmp_path, world_size=3, env_of_rank=env)
     assert codes == [0, 0, 0], crew.output(tmp_path, 3)
-    said = crew.output(tmp_path, 3)
-    assert said.count("rank 1 is slow: a step takes it 1 s without waiting for others, and the fastest rank 0.1 s") == 1
-    last = reports(tmp_path / "report-0")[-1]
-    assert (last["slowest_rank"], last["slowest_s"], last["fastest_s"]) == (1, 1.0, 0.1)
-    assert "slowest_rank" not in reports(tmp_path / "report-1")[-1], "the chief tells it"
+    check_named(tmp_path, 1, 3)
+
+
+@pytest.mark.parametrize("compression", ["none", "powersgd"])
+def test_the_waiting_for_running_statistics_is_no_computing(compression: str, tmp_path: Path) -> None:
+    env = {rank: {"OARLOCK_REPORT": str(tmp_path / f"report-{rank}")} for rank in range(2)}
+    codes = crew.run(slow_before_its_buffers, compression, folder=tmp_path, env_of_rank=env)
+    assert codes == [0, 0], crew.output(tmp_path)
+    check_named(tmp_path, 0, 2)
 
 
 def slow_data(folder: Path) -> None:

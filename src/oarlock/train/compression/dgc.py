@@ -32,7 +32,7 @@ from __future__ import annotations
 import functools
 import math
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,8 +40,8 @@ import torch
 from torch import nn, optim
 
 from oarlock.train import errors, worlds
+from oarlock.train.compression import halves, nodes, runlengths, selection
 from oarlock.train.compression import momentum as momenta
-from oarlock.train.compression import nodes, runlengths, selection
 from oarlock.train.strategies.wholegradient import WholeGradient, gradient
 
 WARM_UP_STAGES = 4
@@ -57,7 +57,7 @@ class DGC:
 
     `sparsity` is the part of each tensor that is not sent, after the warm-up. `clip_norm` bounds the norm of the
     gradient of all ranks together. During `warm_up_steps` the sparsity rises in four equal stages. `half_values` sends
-    values as fp16; the rounding error stays in the residual. Then tensors of one dimension travel as fp16 too.
+    values as fp16, those of tensors of one dimension too; what fp16 cannot say is sent later.
     """
 
     sparsity: float = 0.999
@@ -92,6 +92,8 @@ class DeepGradientCompression(WholeGradient):
         self.settings = settings or DGC()
         self._sparse: list[_Tensor] = []
         self._dense: list[nn.Parameter] = []
+        self._rests: dict[str, torch.Tensor] = {}  # flat, of tensors that travel whole as fp16: this rank's own
+        self._rest_of: dict[int, torch.Tensor] = {}  # the same, by the parameter's id
         self._momentum: momenta.Momentum | None = None
         self._optimizer: optim.Optimizer | None = None
         self._exchanges = 0  # in the life of the training, restarts included
@@ -115,17 +117,20 @@ class DeepGradientCompression(WholeGradient):
                 offset += parameter.numel()
             else:
                 self._dense.append(parameter)
+                if self.settings.half_values and not parameter.is_complex():
+                    rest = torch.zeros(parameter.numel(), dtype=parameter.dtype, device=parameter.device)
+                    self._rests[name] = self._rest_of[id(parameter)] = rest
         self._momentum.compressed = {id(tensor.parameter) for tensor in self._sparse}
 
     def state_dict(self) -> dict[str, Any]:
-        if not self._sparse:
+        if not (self._sparse or self._rests):
             return {}
         keeping = [] if self._handed_in and not self._nodes().sends else self._sparse
         return {
             "exchanges": self._exchanges,
             "owed": self._owed,
             "velocity": {tensor.name: tensor.velocity for tensor in keeping},
-            "residual": {tensor.name: tensor.residual for tensor in keeping},
+            "residual": {tensor.name: tensor.residual for tensor in keeping} | self._rests,
         }
 
     def choice(self) -> dict[str, Any]:
@@ -166,10 +171,9 @@ class DeepGradientCompression(WholeGradient):
             return
         self._exchanges = state["exchanges"]
         self._owed = max(self._owed, state.get("owed", RELEASE))
-        for tensor in self._sparse:
-            for kind, ours in (("velocity", tensor.velocity), ("residual", tensor.residual)):
-                if tensor.name in state[kind]:
-                    ours += state[kind][tensor.name].to(ours.device)
+        for kind, name, ours in self._kept():
+            if name in state[kind]:
+                ours += state[kind][name].to(ours.device)
 
     def _take_part(self) -> bool:
         """Exchange also in a world of one process, where something was kept back. Return whether that is possible."""
@@ -192,14 +196,13 @@ class DeepGradientCompression(WholeGradient):
         if not (any(leaves) and heirs):
             return
         parts: dict[str, Any] = {"exchanges": self._exchanges, "velocity": {}, "residual": {}}
-        for tensor in self._sparse:
-            for kind, ours in (("velocity", tensor.velocity), ("residual", tensor.residual)):
-                total = torch.zeros_like(ours)
-                for rank in (rank for rank, one in enumerate(leaves) if one):
-                    handed = ours.clone() if rank == self.world.rank else torch.empty_like(ours)
-                    self.wait_for(self.start_broadcast(handed, rank))
-                    total += handed
-                parts[kind][tensor.name] = total.div_(heirs)
+        for kind, name, ours in self._kept():
+            total = torch.zeros_like(ours)
+            for rank in (rank for rank, one in enumerate(leaves) if one):
+                handed = ours.clone() if rank == self.world.rank else torch.empty_like(ours)
+                self.wait_for(self.start_broadcast(handed, rank))
+                total += handed
+            parts[kind][name] = total.div_(heirs)
         if leaves[self.world.rank]:
             self._keep_nothing()
         else:
@@ -213,9 +216,16 @@ class DeepGradientCompression(WholeGradient):
         self._exchanges = shared["exchanges"]
 
     def _keep_nothing(self) -> None:
+        for _, _, ours in self._kept():
+            ours.zero_()
+
+    def _kept(self) -> Iterator[tuple[str, str, torch.Tensor]]:
+        """Yield all that this rank keeps back: each with its kind, and with the name of the parameter."""
         for tensor in self._sparse:
-            tensor.velocity.zero_()
-            tensor.residual.zero_()
+            yield "velocity", tensor.name, tensor.velocity
+            yield "residual", tensor.name, tensor.residual
+        for name, rest in self._rests.items():
+            yield "residual", name, rest
 
     def rehearse(self) -> None:
         self._exchanges = max(self._exchanges, self.settings.warm_up_steps)
@@ -305,15 +315,22 @@ class DeepGradientCompression(WholeGradient):
     def _start_small(self, scale: float) -> list[tuple[list[nn.Parameter], torch.Tensor, Any]]:
         """Begin the dense sum of the tensors of one dimension."""
         kinds: dict[tuple[torch.dtype, torch.device], list[nn.Parameter]] = {}
-        for parameter in self._dense:
+        for parameter in (one for one in self._dense if id(one) not in self.unreached):
             kinds.setdefault((parameter.dtype, parameter.device), []).append(parameter)
         started = []
         for alike in kinds.values():
             flat = torch.cat([gradient(parameter).view(-1) for parameter in alike]).mul_(scale)
             if self.settings.half_values and not flat.is_complex():
-                flat = flat.to(torch.float16)
+                flat = self._halved([self._rest_of[id(parameter)] for parameter in alike], flat)
             started.append((alike, flat, self.start_sum(flat)))
         return started
+
+    def _halved(self, rests: Sequence[torch.Tensor], flat: torch.Tensor) -> torch.Tensor:
+        """Return these values and the rests of earlier ones as fp16, and keep what that cannot say."""
+        sent, left = halves.parted(flat.add_(torch.cat(list(rests))), torch.float16, self.world.world_size)
+        for rest, part in zip(rests, torch.split(left, [rest.numel() for rest in rests])):
+            self.then(functools.partial(rest.copy_, part))
+        return sent
 
     def _finish_small(self, started: Sequence[tuple[list[nn.Parameter], torch.Tensor, Any]]) -> None:
         for alike, flat, work in started:
@@ -331,8 +348,12 @@ class DeepGradientCompression(WholeGradient):
         """Add the gradient of this node, its sum or else this rank's own, to what it keeps back of tensor `number`."""
         tensor = self._sparse[number]
         flat = gradient(tensor.parameter).view(-1) if summed is None else summed[number]
-        tensor.accumulate(flat, scale, *momentum[id(tensor.parameter)])
+        if self._is_reached(tensor):
+            tensor.accumulate(flat, scale, *momentum[id(tensor.parameter)])
         return tensor
+
+    def _is_reached(self, tensor: _Tensor) -> bool:
+        return id(tensor.parameter) not in self.unreached
 
     def _each(self, accumulate: Callable[[int], _Tensor]) -> None:
         for number in range(len(self._sparse)):
@@ -343,7 +364,8 @@ class DeepGradientCompression(WholeGradient):
 
         Sent at once, the gradients of hundreds of steps are a step that training may not survive.
         """
-        later = [tensor.residual * (1 - 1 / owed) if owed > 1 else None for tensor in self._sparse]
+        parts = [(tensor, (1 - 1 / max(1, owed)) if self._is_reached(tensor) else 1.0) for tensor in self._sparse]
+        later = [tensor.residual * part if part else None for tensor, part in parts]
         if node.sends:
             self._each(accumulate)
         self.then(functools.partial(setattr, self, "_owed", max(0, owed - 1)))
@@ -384,7 +406,9 @@ class DeepGradientCompression(WholeGradient):
         positions, values = [], []
         for number, count in enumerate(layout.counts):
             tensor = accumulate(number)
-            chosen = tensor.choose(count, (self._exchanges * 31 + number) * _HASH >> 8)
+            start = (self._exchanges * 31 + number) * _HASH >> 8
+            none = torch.empty(0, dtype=torch.int64, device=tensor.residual.device)
+            chosen = tensor.choose(count, start) if self._is_reached(tensor) else none
             positions.append(chosen + tensor.offset)
             sent, rest = tensor.parted(chosen, layout.dtype)
             values.append(sent)
@@ -449,10 +473,8 @@ class _Tensor:
         return selection.largest(self.residual, self._peaks, count, start)
 
     def parted(self, positions: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the residual there as it is sent, and the rest, a rounding error."""
-        values = self.residual.index_select(0, positions)
-        sent = values.to(dtype)
-        return sent, values - sent
+        """Return the residual there as it is sent, and the rest of it."""
+        return halves.parted(self.residual.index_select(0, positions), dtype)
 
     def keep(self, positions: torch.Tensor, rest: torch.Tensor) -> None:
         """Start these elements anew, with the rest of what was sent."""

@@ -112,19 +112,20 @@ class LowRank(WholeGradient):
                 matrix.error.copy_(shared["error"][matrix.name])
 
     def exchange(self) -> None:
+        matrices = [matrix for matrix in self._matrices if id(matrix.parameter) not in self.unreached]
         if self.world.world_size == 1:
-            for matrix in self._matrices:
+            for matrix in matrices:
                 matrix.send_all()
             return
-        dense = [gradient(parameter) for parameter in self._dense]
-        lefts = [matrix.project() for matrix in self._matrices]
+        dense = [gradient(parameter) for parameter in self._dense if id(parameter) not in self.unreached]
+        lefts = [matrix.project() for matrix in matrices]
         means = self._mean([*dense, *lefts])
         for one, mean in zip(dense, means):
             one.copy_(mean)
-        rights = [matrix.back(left) for matrix, left in zip(self._matrices, means[len(dense) :])]
-        for matrix, ours in zip(self._matrices, rights):
+        rights = [matrix.back(left) for matrix, left in zip(matrices, means[len(dense) :])]
+        for matrix, ours in zip(matrices, rights):
             self.then(functools.partial(matrix.keep_rest, ours))
-        for matrix, right in zip(self._matrices, self._mean(rights)):
+        for matrix, right in zip(matrices, self._mean(rights)):
             if bool(torch.isfinite(right).all()):
                 matrix.restore(right)
             else:

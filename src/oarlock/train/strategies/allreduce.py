@@ -344,7 +344,7 @@ class AllReduce(Exchanging):
             return
         if self.passes is not None and self.passes.exchanges and not self.lost:
             backward.complete()
-            with self.noticing():
+            with self.noticing(), self.figures.waiting:
                 replicas.broadcast_tensors([buffer.detach() for buffer in model.buffers()])
 
 

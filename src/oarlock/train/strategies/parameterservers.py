@@ -22,6 +22,7 @@ import torch
 from torch import nn, optim
 
 from oarlock.train import environment, errors, rounds, worlds
+from oarlock.train.measuring.straggling import Slowest
 from oarlock.train.servers import addresses, children
 from oarlock.train.servers.model import openings, optimizers, sharding, shares
 from oarlock.train.servers.wire import frames, handshake, memory
@@ -105,6 +106,7 @@ class ParameterServers(Strategy):
         self._weights: list[torch.Tensor] = []  # before a rehearsal
         self._giving: giving.Giving | None = None
         self._sessions = 0
+        self._compared: list[int] = []  # the slowest worker and its time, as the session knows them
         self.figures: Figures = Figures(self._world)
 
     def attach(self, model: nn.Module, optimizer: optim.Optimizer | None = None) -> nn.Module:
@@ -317,6 +319,18 @@ class ParameterServers(Strategy):
     def tell(self, wish: int) -> int:
         self._wish = max(self._wish, wish)
         return max(self._wish, self._strongest)
+
+    def compare(self, own_s: float | None) -> Slowest | None:
+        if not self._servers:
+            return None
+        first = self._servers[0]
+        first.own_us = None if own_s is None else round(own_s * 1e6)
+        if first.slowest is None or first.slowest[:2] == self._compared:
+            return None
+        worker, own_us, least_us = first.slowest
+        self._compared = [worker, own_us]
+        place = self._shares.of(worker, self._steps + 1) if self._rounds is not None else None
+        return Slowest(worker if place is None else place[0], own_us / 1e6, least_us / 1e6)
 
     def before_save(self) -> None:
         if not self.lockstep:

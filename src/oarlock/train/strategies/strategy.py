@@ -21,6 +21,7 @@ from torch import nn, optim
 
 from oarlock.train import errors
 from oarlock.train.measuring import noise
+from oarlock.train.measuring.straggling import Slowest
 from oarlock.train.measuring.waiting import Waiting
 from oarlock.train.worlds import World
 
@@ -111,6 +112,12 @@ class Strategy:
         in lockstep, where the session asks all ranks.
         """
         return wish
+
+    def compare(self, own_s: float | None) -> Slowest | None:
+        """Tell the others the time of this rank's steps without waiting, with the next exchange. Return the slowest
+        rank, once for each time that it tells. Not called in lockstep, where the session asks all ranks.
+        """
+        return None
 
     def share(self, step: int) -> tuple[int, int] | None:
         """Return this process's place among those that share the data of a step, and their number. None where these

@@ -39,6 +39,7 @@ class WholeGradient(Exchanging):
         self.world = worlds.init()
         self.named: list[tuple[str, nn.Parameter]] = []
         self._unused = unused_parameters
+        self.unreached: set[int] = set()  # the ids of parameters without a gradient on any rank, in this exchange
         self.even = False  # what is kept back is the same on all ranks: they have exchanged nothing since `flush`
         self._made: set[int] = set()
         self._open = False  # a pass has begun, and has not come to its exchange
@@ -56,6 +57,7 @@ class WholeGradient(Exchanging):
     def exchange(self) -> None:
         """Replace every gradient by the mean of all ranks' gradients, or by what stands for it.
 
+        Parameters of `unreached` take no part in it: nothing of them is sent, and what is kept back of them stays.
         Until its exchanges are over, it adds the gradient to the numbers that are kept back, and changes nothing else.
         """
         raise NotImplementedError
@@ -172,12 +174,16 @@ class WholeGradient(Exchanging):
     def pass_ended(self) -> None:
         if not self._unused:
             backward.refuse_missing([name for index, (name, _) in enumerate(self.named) if index not in self._made])
+        made = [parameter.grad for _, parameter in self.named]
         for _, parameter in self.named:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
             parameter.grad = parameter.grad.contiguous()
         self._open = False
-        self._exchange()
+        self._exchange([gradient is not None for gradient in made])
+        for (_, parameter), gradient in zip(self.named, made):
+            if id(parameter) in self.unreached:
+                parameter.grad = gradient  # mostly None: an optimizer passes over it
         if self.lost:
             for _, parameter in self.named:
                 parameter.grad = torch.zeros_like(parameter)
@@ -191,22 +197,34 @@ class WholeGradient(Exchanging):
         for _, parameter in self.named:
             parameter.grad = torch.zeros_like(parameter, memory_format=torch.contiguous_format)
         try:
-            self._exchange()
+            self._exchange([False] * len(self.named))
         finally:
             for (_, parameter), gradient in zip(self.named, held):
                 parameter.grad = gradient
         return not self.lost
 
-    def _exchange(self) -> None:
+    def _exchange(self, made: Sequence[bool]) -> None:
+        """Make the exchange. `made` tells of each parameter whether this rank has a gradient of it."""
         if not self.lost:
             self.even = False
             with self.noticing():
-                self.exchange()
+                try:
+                    self._find_unreached(made)
+                finally:
+                    self.exchange()  # even after a loss: a compression keeps the gradients for later steps
             self.figures.exchanges += 1  # a lost one, too: its step is not repeated
             self.figures.failed += self.lost
         if not self.lost:
             self.settle()
             self.figures.waiting.settle()
+
+    def _find_unreached(self, made: Sequence[bool]) -> None:
+        """Find the parameters of which no rank has a gradient. Without `unused_parameters` each rank has all."""
+        self.unreached = set()
+        if self._unused:
+            ranks = torch.tensor(made, dtype=torch.float32, device=self.named[0][1].device)
+            self.wait_for(self.start_sum(ranks))
+            self.unreached = {id(one) for (_, one), count in zip(self.named, ranks.tolist()) if not count}
 
     def knows(self, state: dict[str, Any], part: str) -> bool:
         """Return whether a saved state has this part. If not, say that it is of another compression."""
@@ -224,7 +242,7 @@ class WholeGradient(Exchanging):
             return
         if self.passes is not None and self.passes.exchanges:
             backward.complete()
-            with self.noticing():
+            with self.noticing(), self.figures.waiting:
                 replicas.broadcast_tensors([buffer.detach() for buffer in model.buffers()])
 
 

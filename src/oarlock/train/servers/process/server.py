@@ -470,7 +470,7 @@ class _Desk:
         version, taken, shown, changed = held.push(self._place.rank, push, self._buffers)
         wish = self._server.wished(_whole(head.fields["wish"]))
         fields: dict[str, Any] = {"version": version, "taken": taken, "wish": wish, "shown": shown}
-        fields |= held.shares.news(head.fields)
+        fields |= held.shares.news(head.fields) | held.paces.news(self._place.rank, head.fields)
         if changed:
             fields["rows"] = {str(index): len(each.numbers) for index, each in changed.items()}
         self._answer(fields, () if shown else held.views(self._buffers, by_row=changed))

@@ -23,7 +23,7 @@ import torch
 from torch import nn, optim
 
 from oarlock.train.servers.model import openings, optimizers, rows, shares
-from oarlock.train.servers.process import showing
+from oarlock.train.servers.process import paces, showing
 from oarlock.train.servers.wire import bodies, frames, memory
 
 BACK_WITHIN_S = 10.0
@@ -75,6 +75,7 @@ class Shard:
         counted = 0 if self.opening.mode.elastic else self.opening.mode.workers
         self.clocks = dict.fromkeys(range(counted), 0)  # the gradients taken of each worker
         self.shares = shares.Shares()  # of workers that come and go
+        self.paces = paces.Paces()
         self._seen: set[int] = set()  # those of them that were here
         self._passed_over: dict[int, int] = {}  # the steps that a worker was absent for, which count as its own
         self._gone: set[int] = set()  # workers that train no more
@@ -240,6 +241,7 @@ class Shard:
         with self.changed:
             self.hide()
             self._gone.add(rank)
+            self.paces.forget(rank)
             self._pending.pop(rank, None)
             if failed and self.opening.mode.lockstep and self.opening.mode.workers > 1:
                 self._failed = failed

@@ -46,6 +46,8 @@ class Remote:
         self._awaited = self._broken = False
         self.watch: Callable[[], None] = lambda: None  # called again and again while this worker waits for an answer
         self.version = self.steps = 0
+        self.own_us: int | None = None  # this worker's time of a step, for the next gradient
+        self.slowest: list[int] | None = None  # the slowest worker, its time in microseconds, and that of the fastest
         self.began_at: int | None = None
 
     def open(self, steps: int = 0) -> None:
@@ -74,6 +76,7 @@ class Remote:
         if self._opening.mode.elastic:
             self._taken.setdefault(self._rank, own)
         self._shares.take(told.get("shares", []))
+        self.slowest = told.get("slowest", self.slowest)
 
     def load(self, settings: Sequence[dict[str, Any]], optimizer: optim.Optimizer) -> None:
         """Give the server the present weights and the optimizer's state."""
@@ -120,6 +123,8 @@ class Remote:
             fields["divisions"] = len(self._shares.divisions)
         if self._strays:
             fields["all_rows"] = True
+        if self.own_us is not None:
+            fields["own_us"] = self.own_us
         if self._pushed:
             fields["rows"] = {str(index): len(each.numbers) for index, each in self._pushed.items()}
         self._start(Kind.STEP, fields, body)
