@@ -43,13 +43,24 @@ async def test_the_links_to_more_jobs_lead_to_those_that_are_counted(
         await rig.launch(await rig.submit("ann", name=name))  # both are deploying
     for name in ("gamma", "delta"):
         await rig.submit("ann", name=name, roles={"worker": {"gpus": 2}})
-    async with rig.browser("ann") as browser:
-        page = (await browser.get("/")).text
-        browsers.elements(page)
-        found = re.findall(r'href="(/jobs\?[^"]*)">1 more(?: wait)?</a>', page)
-        told = [browsers.text((await browser.get(html.unescape(path))).text) for path in found]
-    named = [[name for name in ("alpha", "beta", "gamma", "delta") if name in text] for text in told]
-    assert named == [["alpha", "beta"], ["gamma", "delta"]]
+    monkeypatch.setattr(home, "FAILED", 1)
+    for name in ("omega", "sigma"):
+        await rig.end((await rig.launch(await rig.submit("ann", name=name, max_restarts=0))).id, code=1)
+    names = ("alpha", "beta", "gamma", "delta", "omega", "sigma")
+
+    async def linked(more: int) -> list[list[str]]:
+        """The names on the lists to which the links of ann's page lead."""
+        async with rig.browser("ann") as browser:
+            page = (await browser.get("/")).text
+            browsers.elements(page)
+            found = re.findall(rf'href="([^"#]*)[^"]*">(?:1 more|{more} more wait)</a>', page)
+            told = [browsers.text((await browser.get(html.unescape(path))).text) for path in found]
+        return [[name for name in (*names, "another") if name in text] for text in told]
+
+    assert await linked(1) == [["alpha", "beta"], ["gamma", "delta"], ["omega", "sigma"]]
+    await rig.submit("bob", name="another", roles={"worker": {"gpus": 2}})
+    _, waiting, _ = await linked(2)
+    assert {"gamma", "delta", "another"} <= set(waiting), "a job of another user is counted, and is on the list"
 
 
 async def test_many_notices_are_one_line_and_many_rows_are_counted(rig: browsers.WebRig) -> None:

@@ -70,7 +70,9 @@ async def show(visit: visits.Visit) -> routing.Filled:
                 for one in sorted(waiting, key=lambda one: order.get(_key(one), len(order)))[:WAITING]
             ],
             "hidden_waiting": max(0, len(waiting) - WAITING),
+            "all_seen": running.phases.get(phases.Phase.QUEUED, 0) == len(waiting),
             "failed": [listed.row(one, failed.now) for one in failed.items],
+            "hidden_failed": running.phases.get(phases.Phase.FAILED, 0) - len(failed.items),
             "devices": counted,
             "hidden_types": types,
             "day": await _day(visit, states, running.now) if "day" in visit.asked("sections").split(",") else None,
