@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
+import html
 import re
 import time
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 import pytest
@@ -84,6 +86,20 @@ async def test_tabs_that_show_the_same_jobs_have_one_address(rig: browsers.WebRi
         await rig.submit("ann", name="new")
         later = (await browser.get("/jobs", params={"seen": seen[0]})).text
         assert re.findall(r">old</a>|>new</a>|1 new job", later) == ["1 new job", ">old</a>"]
+
+
+async def test_a_list_after_a_removed_job_leads_to_its_first_page(rig: browsers.WebRig) -> None:
+    kept, gone = [await rig.submit("ann", name=name, max_restarts=0) for name in ("kept", "gone")]
+    await rig.end((await rig.launch(gone)).id)
+    async with rig.browser("ann") as browser:
+        filtered = {"pool": "default", "sort": "name", "phase": "QUEUED"}
+        await browser.post("/jobs", data={"action": "remove", "job": gone.id, "sure": "yes"}, headers=browsers.OURS)
+        for headers in ({}, {"Oarlock-Fragment": "1"}):
+            answer = await browser.get("/jobs", params={**filtered, "after": gone.id}, headers=headers)
+            assert answer.status_code == 410
+            (link,) = re.findall(r'<a href="([^"]+)">First page of this list', answer.text)
+            assert parse_qs(urlsplit(html.unescape(link)).query) == {name: [one] for name, one in filtered.items()}
+        assert names((await browser.get(html.unescape(link))).text) == [kept.name]
 
 
 async def test_a_remembered_row_is_made_anew_when_its_facts_have_changed(rig: browsers.WebRig) -> None:

@@ -19,7 +19,7 @@ from oarlock.spec.access import users
 from oarlock.web import routing
 from oarlock.web.access import visits
 from oarlock.web.drawing import colours
-from oarlock.web.rendering import texts
+from oarlock.web.rendering import templating, texts
 from oarlock.web.updates import topics
 
 PAGE = 100
@@ -57,9 +57,14 @@ NUMBERS = frozenset({"gpus", "loss", "ran", "age", "priority", "restarts", "cost
 
 async def show(visit: visits.Visit) -> routing.Filled:
     """Show a page of the list. Jobs that came after the page was opened (`seen`) are only counted."""
-    seen = _time(visit.asked("seen"))
-    page = await _found(visit, PAGE, visit.asked("after") or None, until=seen)
-    chosen = _chosen(visit)
+    seen, chosen = _time(visit.asked("seen")), _chosen(visit)
+    try:
+        page = await _found(visit, PAGE, visit.asked("after") or None, until=seen)
+    except errors.Gone as error:
+        first = {"next": f"/jobs{templating.query(chosen)}", "onward": "First page of this list"}
+        return routing.Filled(
+            template="error.html", facts={"title": "Jobs", "error": error, **first}, status=error.status
+        )
     fresh = {} if seen is None else (await _found(visit, 1, None, since=seen)).phases
     wanted = [phase for phase in phases.Phase if not chosen["phase"] or phase in chosen["phase"]]
     return routing.Filled(
