@@ -192,6 +192,36 @@ async def test_the_page_asks_before_a_job_is_stopped(rig: browsers.WebRig, actio
     assert (await rig.job(job.id)).intent is not intents.Intent.RUN
 
 
+async def test_an_action_on_many_jobs_tells_each_result_and_leads_back_to_the_list(rig: browsers.WebRig) -> None:
+    made = [await rig.submit("ann", name=name) for name in ("first", "second", "third")]
+    await rig.end((await rig.launch(made[1])).id)
+    async with rig.browser("ann") as browser:
+        address = "/jobs?pool=default&sort=name&column=gpus"
+
+        def target(page: str) -> str:
+            (found,) = re.findall(r'<form method="post" action="(/jobs\?[^"]*)"', page)
+            return html.unescape(found)
+
+        there = target((await browser.get(address)).text)
+        form = {"action": "halt", "job": [made[0].id, "nowhere", made[1].id], "sure": "yes"}
+        failed = await browser.post(there, data=form, headers=browsers.OURS)
+        browsers.elements(failed.text)
+        assert failed.status_code == 404
+        rows = [browsers.text(row).split() for row in re.findall(r'<tr><th scope="row">.*?</tr>', failed.text)]
+        assert [row[0] for row in rows] == ["firsthalted", "nowhereThere", "secondsecond"], rows
+        assert "2 of 3 jobs were not halted." in browsers.text(failed.text)
+        asked = await browser.post(there, data={"action": "halt", "job": made[2].id}, headers=browsers.OURS)
+        browsers.elements(asked.text)
+        told = {"action": "halt", "job": made[2].id, "sure": "yes"}
+        done = await browser.post(target(asked.text), data=told, headers=browsers.OURS)
+        assert (done.status_code, done.headers["location"]) == (303, address)
+        for page in (failed.text, asked.text):
+            assert f'href="{html.escape(address)}">Back to the jobs' in page
+        told = {"action": "resume", "job": made[0].id}
+        done = await browser.post("/jobs?next=//evil.example&pool=a%26b", data=told, headers=browsers.OURS)
+        assert done.headers["location"] == "/jobs?pool=a%26b"
+
+
 async def test_the_page_asks_before_a_job_starts_again_from_its_first_step(
     rig: browsers.WebRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
