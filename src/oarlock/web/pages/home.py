@@ -78,7 +78,7 @@ async def show(visit: visits.Visit) -> routing.Filled:
             "day": await _day(visit, states, running.now) if "day" in visit.asked("sections").split(",") else None,
             "notices": notices,
             "folded": len(notices) > NOTICES or sum(len(one.message + one.fix) for one in notices) > NOTICE_CHARACTERS,
-            "pools": [_pool(one) for one in _busiest(pools)],
+            "pools": [_pool(one) for one in _busiest(list(pools))],
             "hidden_pools": max(0, len(pools) - POOLS),
             "topics": (topics.JOBS, *sorted(topics.SHARED)),
             "refresh": 5
