@@ -14,7 +14,7 @@ from tests.web import browsers
 
 from oarlock.api.administration import server
 from oarlock.spec import bodies, events, holdings, plans, refusals
-from oarlock.spec.cluster import samples
+from oarlock.spec.cluster import nodes, pools, samples
 from oarlock.store.sql import filesystems
 from oarlock.web.drawing import deviceday
 from oarlock.web.pages import home
@@ -31,7 +31,7 @@ async def test_a_waiting_job_has_its_expected_start(rig: browsers.WebRig, monkey
     browsers.elements(page)
     text = browsers.text(page)
     assert text.index("high") < text.index("low"), "in the order of the queue"
-    assert text.count("It should start") == 2
+    assert page.count('title="It should start') == 2
 
 
 async def test_the_links_to_more_jobs_lead_to_those_that_are_counted(
@@ -43,13 +43,53 @@ async def test_the_links_to_more_jobs_lead_to_those_that_are_counted(
         await rig.launch(await rig.submit("ann", name=name))  # both are deploying
     for name in ("gamma", "delta"):
         await rig.submit("ann", name=name, roles={"worker": {"gpus": 2}})
+    monkeypatch.setattr(home, "FAILED", 1)
+    for name in ("omega", "sigma"):
+        await rig.end((await rig.launch(await rig.submit("ann", name=name, max_restarts=0))).id, code=1)
+    names = ("alpha", "beta", "gamma", "delta", "omega", "sigma")
+
+    async def linked(more: int) -> list[list[str]]:
+        """The names on the lists to which the links of ann's page lead."""
+        async with rig.browser("ann") as browser:
+            page = (await browser.get("/")).text
+            browsers.elements(page)
+            found = re.findall(rf'href="([^"#]*)[^"]*">(?:1 more|{more} more wait)</a>', page)
+            told = [browsers.text((await browser.get(html.unescape(path))).text) for path in found]
+        return [[name for name in (*names, "another") if name in text] for text in told]
+
+    assert await linked(1) == [["alpha", "beta"], ["gamma", "delta"], ["omega", "sigma"]]
+    await rig.submit("bob", name="another", roles={"worker": {"gpus": 2}})
+    _, waiting, _ = await linked(2)
+    assert {"gamma", "delta", "another"} <= set(waiting), "a job of another user is counted, and is on the list"
+
+
+async def test_many_notices_are_one_line_and_many_rows_are_counted(rig: browsers.WebRig) -> None:
+    lost = [
+        nodes.Node(name=f"n{number}", capacity=rigs.NODE.capacity, ready=False, reason="off") for number in range(5)
+    ]
+    await rig.store.write(lambda tx: tx.put_node(lost[0]))
     async with rig.browser("ann") as browser:
+        assert '<p class="notice">n0 is not ready: off</p>' in (await browser.get("/")).text
+        for one in lost[1:]:
+            await rig.store.write(lambda tx, one=one: tx.put_node(one))
+        for number in range(home.POOLS):
+            await rig.store.write(lambda tx, number=number: tx.put_pool(pools.Pool(name=f"p{number}")))
         page = (await browser.get("/")).text
-        browsers.elements(page)
-        found = re.findall(r'href="(/jobs\?[^"]*)">1 more(?: wait)?</a>', page)
-        told = [browsers.text((await browser.get(html.unescape(path))).text) for path in found]
-    named = [[name for name in ("alpha", "beta", "gamma", "delta") if name in text] for text in told]
-    assert named == [["alpha", "beta"], ["gamma", "delta"]]
+    browsers.elements(page)
+    assert page.count('class="notice"') == 1
+    assert "5 nodes are not ready: n0, n1, n2 and 2 more. See why: oarlock nodes" in page
+    assert re.search(r'<a href="/pools">\d more pools?</a>', page)
+    rig.problems |= {"leader": "there is no leader yet", "store": "the store is slow", "logs": "the logs are full"}
+    async with rig.browser("root") as browser:
+        page = (await browser.get("/")).text
+    browsers.elements(page)
+    assert re.search(r'<details id="notices"><summary class="notice">\d notices: 5 nodes are not ready', page)
+
+
+def test_the_largest_types_and_the_busiest_pools_are_shown() -> None:
+    rows = [{"type": f"t{number}", "total": number} for number in range(6)] + [{"type": "CPUs", "total": 1}]
+    shown, hidden = home._largest(rows)
+    assert ([one["type"] for one in shown], hidden) == (["t2", "t3", "t4", "t5", "CPUs"], 2)
 
 
 async def test_nothing_waits(rig: browsers.WebRig) -> None:

@@ -76,6 +76,9 @@ ANSWERS: dict[str, tuple[str, dict[str, str], str]] = {
 }
 """The pages that answer a form of the server with jobs: where it is, what is typed, and what is pressed."""
 
+IN_PLACE = {"refused-file": "#verdict:has-text('whole number')"}
+"""The answers that a script shows in the page, with what tells that they are there."""
+
 
 PAGES = {"empty": EMPTY, "full": FULL, "more": MORE}
 """The pages of a server without jobs, of one with jobs, and of one with a large job and a simulation, by name."""

@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.api import rig as rigs
 from tests.web.browser import stills, test_stills
+
+from oarlock.spec.cluster import nodes, pools
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser
@@ -30,6 +33,37 @@ async def test_the_home_page_needs_no_scrolling(chromium: Browser, still: dict[s
     hidden = await page.evaluate("document.documentElement.scrollHeight - innerHeight")
     await watched.context.close()
     assert hidden <= 0, f"{hidden} px stand below the screen of 1280 x 800"
+
+
+async def test_the_home_page_of_a_busy_cluster_needs_no_scrolling_either(
+    chromium: Browser, answering: stills.Still
+) -> None:
+    rig = answering.rig
+    for number in range(200):
+        devices = (nodes.Device(index=0, type=f"type-{number % 6}"),)
+        lost = nodes.Node(name=f"lost-{number}", capacity=rigs.NODE.capacity, devices=devices, ready=False)
+        await rig.store.write(lambda tx, one=lost: tx.put_node(one))
+    for number in range(10):
+        pool = pools.Pool(name=f"pool-{number}", parent="research")
+        await rig.store.write(lambda tx, one=pool: tx.put_pool(one))
+    for number in range(12):
+        await rig.submit("bob", name=f"waits-for-long-{number}", timeout="1h", roles={"worker": {"gpus": 2}})
+    for number in range(8):
+        await rig.launch(await rig.submit("ann", name=f"trains-for-long-{number}"))
+        failed = await rig.launch(await rig.submit("ann", name=f"failed-{number}", max_restarts=0))
+        await rig.end(failed.id, code=3, last_lines=("Traceback: " + "a long line " * 20,))
+    rig.problems["leader"] = "there is no leader yet"
+    watched = await test_stills.opened(chromium, answering)
+    page = await watched.page("/")
+    await test_stills.complete(page)
+    told = await page.locator("main").inner_text()
+    hidden = await page.evaluate("document.documentElement.scrollHeight - innerHeight")
+    await page.set_viewport_size({"width": 360, "height": 800})
+    sideways = await page.evaluate("document.documentElement.scrollWidth - innerWidth")
+    await watched.context.close()
+    assert "200 nodes are not ready: lost-0, lost-1, lost-10 and 197 more" in told
+    assert hidden <= 0, f"{hidden} px stand below the screen of 1280 x 800"
+    assert sideways <= 0
 
 
 async def test_the_list_shows_enough_rows(chromium: Browser, still: dict[str, stills.Still]) -> None:

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
 import pytest
+import yaml
 from tests.e2e import shell as shells
 from tests.web.browser import conftest
+
+if TYPE_CHECKING:
+    from playwright.async_api import Page
 
 pytestmark = pytest.mark.browser
 
@@ -51,9 +58,90 @@ async def test_a_job_is_typed_checked_and_submitted_by_keyboard(shell: shells.Sh
     assert "from the browser" in shell.do("logs", "typed").stdout
 
 
-async def test_typed_text_is_kept_by_the_tab(shell: shells.Shell, browser: conftest.Watched) -> None:
+OLD = "command: python kept.py\nname: kept\n"
+
+
+async def typed_before(browser: conftest.Watched, text: str = OLD) -> Page:
+    """A page of the tab in which this text was typed at /submit."""
     page = await browser.page("/submit")
-    await page.locator("#text").fill("command: python kept.py\n")
+    await page.locator("#text").fill(text)
+    await page.goto(browser.url + "/jobs")
+    return page
+
+
+async def test_typed_text_is_kept_by_the_tab_and_its_fields_are_shown(
+    shell: shells.Shell, browser: conftest.Watched
+) -> None:
+    page = await typed_before(browser)
+    await page.goto(browser.url + "/submit")
+    text, name = page.locator("#text"), page.locator("input[name='field.name']")
+    assert await text.input_value() == OLD
+    await conftest.until(page, "document.querySelector('input[name=\"field.name\"]').value === 'kept'")
+    await name.fill("other")
+    await name.press("Tab")
+    await conftest.until(page, "document.getElementById('text').value.includes('other')")
+    assert await text.input_value() == OLD.replace("name: kept", "name: other")
     await page.goto(browser.url + "/jobs")
     await page.goto(browser.url + "/submit")
-    assert await page.locator("#text").input_value() == "command: python kept.py\n"
+    assert "other" in await text.input_value(), "a change by a field is kept, too"
+    await page.get_by_role("button", name="Take the example").click()
+    await page.wait_for_url("**/submit?example=*")
+    assert "other" not in await text.input_value()
+
+
+async def test_a_field_is_written_alone_into_a_text_that_no_check_has_answered_yet(
+    shell: shells.Shell, browser: conftest.Watched
+) -> None:
+    page = await browser.page("/submit?example=two-workers")
+    await page.wait_for_selector("#numbers:visible")
+    await page.locator("#text").fill("command: python b.py\nroles:\n  worker: {count: 5}\n")
+    await page.evaluate(
+        "for (const [name, value] of [['field.name', 'mine'], ['field.timeout', '2h']]) {"
+        " const one = document.getElementById('submit').elements[name]; one.value = value;"
+        " one.dispatchEvent(new Event('change', { bubbles: true })); }"
+    )
+    await conftest.until(page, "document.getElementById('text').value.includes('2h')")
+    told = await page.locator("#text").input_value()
+    assert yaml.safe_load(told) == {
+        "command": "python b.py",
+        "roles": {"worker": {"count": 5}},
+        "name": "mine",
+        "timeout": "2h",
+    }
+
+
+async def test_a_draft_stays_at_its_own_address(shell: shells.Shell, browser: conftest.Watched) -> None:
+    shell.do("submit", str(shell.write("job.yaml", "command: python -c pass\nname: earlier\n")))
+    page = await typed_before(browser)
+    await page.goto(browser.url + "/submit?from=earlier")
+    text = page.locator("#text")
+    bad = await text.input_value() + "priority: many\n"
+    assert "earlier" in bad
+    await text.fill(bad)
+    await page.locator("button[value=submit]").click()
+    await page.wait_for_selector("#verdict:has-text('whole number')")
+    assert await text.input_value() == bad
+    browser.lost = True  # the refused form is answered with a page of its status
+    async with page.expect_navigation():
+        await page.evaluate("document.getElementById('submit').submit()")  # as after a login, without the script
+    assert await text.input_value() == bad
+    assert urlsplit(page.url).path == "/submit"
+
+
+async def test_a_text_is_dropped_only_when_its_job_is_there(shell: shells.Shell, browser: conftest.Watched) -> None:
+    page = await browser.page("/submit")
+    text = page.locator("#text")
+    await text.fill(OLD)
+    await page.wait_for_selector("#verdict:has-text('Now:')")
+    browser.lost = True
+    await page.route("**/submit", lambda route: route.abort("connectionrefused"))
+    await page.locator("button[value=submit]").click()
+    await page.wait_for_selector("#verdict:has-text('does not answer')")
+    assert await text.input_value() == OLD
+    await page.unroute("**/submit")
+    await page.reload()
+    assert await text.input_value() == OLD
+    await page.locator("button[value=submit]").click()
+    await page.wait_for_selector("h1:has-text('kept')")
+    await page.goto(browser.url + "/submit")
+    assert await text.input_value() != OLD

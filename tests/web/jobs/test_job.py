@@ -171,6 +171,17 @@ def test_a_resource_of_which_the_refusal_tells_nothing_has_no_bar() -> None:
     assert [one["resource"] for one in jobpage._bars(told)] == ["gpus"]
 
 
+async def test_a_resource_of_which_nothing_is_free_has_its_bar(
+    rig: browsers.WebRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.take_time(monkeypatch)
+    await test_outlook.fill(rig, "big", 2, roles={"worker": {"gpus": 2}})
+    job = await rig.submit("ann", name="waits", roles={"worker": {"gpus": 1}})
+    async with rig.browser("ann") as browser:
+        read = browsers.text((await browser.get(f"/jobs/{job.id}")).text)
+    assert "gpus: 1 GPU needed, 0 GPUs free, 2 GPUs held" in read
+
+
 async def test_run_again_makes_one_job_with_the_same_code(rig: browsers.WebRig) -> None:
     job = await rig.launch(await rig.submit("ann", name="first", max_restarts=0))
     async with rig.browser("ann") as browser:

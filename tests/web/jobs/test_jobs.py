@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
+import html
 import re
 import time
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 import pytest
@@ -84,6 +86,20 @@ async def test_tabs_that_show_the_same_jobs_have_one_address(rig: browsers.WebRi
         await rig.submit("ann", name="new")
         later = (await browser.get("/jobs", params={"seen": seen[0]})).text
         assert re.findall(r">old</a>|>new</a>|1 new job", later) == ["1 new job", ">old</a>"]
+
+
+async def test_a_list_after_a_removed_job_leads_to_its_first_page(rig: browsers.WebRig) -> None:
+    kept, gone = [await rig.submit("ann", name=name, max_restarts=0) for name in ("kept", "gone")]
+    await rig.end((await rig.launch(gone)).id)
+    async with rig.browser("ann") as browser:
+        filtered = {"pool": "default", "sort": "name", "phase": "QUEUED"}
+        await browser.post("/jobs", data={"action": "remove", "job": gone.id, "sure": "yes"}, headers=browsers.OURS)
+        for headers in ({}, {"Oarlock-Fragment": "1"}):
+            answer = await browser.get("/jobs", params={**filtered, "after": gone.id}, headers=headers)
+            assert answer.status_code == 410
+            (link,) = re.findall(r'<a href="([^"]+)">First page of this list', answer.text)
+            assert parse_qs(urlsplit(html.unescape(link)).query) == {name: [one] for name, one in filtered.items()}
+        assert names((await browser.get(html.unescape(link))).text) == [kept.name]
 
 
 async def test_a_remembered_row_is_made_anew_when_its_facts_have_changed(rig: browsers.WebRig) -> None:
@@ -174,6 +190,36 @@ async def test_the_page_asks_before_a_job_is_stopped(rig: browsers.WebRig, actio
         told = {"action": action, "job": job.id, "sure": "yes"}
         assert (await browser.post("/jobs", data=told, headers=browsers.OURS)).status_code == 303
     assert (await rig.job(job.id)).intent is not intents.Intent.RUN
+
+
+async def test_an_action_on_many_jobs_tells_each_result_and_leads_back_to_the_list(rig: browsers.WebRig) -> None:
+    made = [await rig.submit("ann", name=name) for name in ("first", "second", "third")]
+    await rig.end((await rig.launch(made[1])).id)
+    async with rig.browser("ann") as browser:
+        address = "/jobs?pool=default&sort=name&column=gpus"
+
+        def target(page: str) -> str:
+            (found,) = re.findall(r'<form method="post" action="(/jobs\?[^"]*)"', page)
+            return html.unescape(found)
+
+        there = target((await browser.get(address)).text)
+        form = {"action": "halt", "job": [made[0].id, "nowhere", made[1].id], "sure": "yes"}
+        failed = await browser.post(there, data=form, headers=browsers.OURS)
+        browsers.elements(failed.text)
+        assert failed.status_code == 404
+        rows = [browsers.text(row).split() for row in re.findall(r'<tr><th scope="row">.*?</tr>', failed.text)]
+        assert [row[0] for row in rows] == ["firsthalted", "nowhereThere", "secondsecond"], rows
+        assert "2 of 3 jobs were not halted." in browsers.text(failed.text)
+        asked = await browser.post(there, data={"action": "halt", "job": made[2].id}, headers=browsers.OURS)
+        browsers.elements(asked.text)
+        told = {"action": "halt", "job": made[2].id, "sure": "yes"}
+        done = await browser.post(target(asked.text), data=told, headers=browsers.OURS)
+        assert (done.status_code, done.headers["location"]) == (303, address)
+        for page in (failed.text, asked.text):
+            assert f'href="{html.escape(address)}">Back to the jobs' in page
+        told = {"action": "resume", "job": made[0].id}
+        done = await browser.post("/jobs?next=//evil.example&pool=a%26b", data=told, headers=browsers.OURS)
+        assert done.headers["location"] == "/jobs?pool=a%26b"
 
 
 async def test_the_page_asks_before_a_job_starts_again_from_its_first_step(

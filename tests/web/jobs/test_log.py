@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import shlex
 import sys
 import time
 from typing import Any
@@ -13,6 +14,7 @@ from tests.api import rig as rigs
 from tests.web import browsers
 from tests.web.rendering import test_text
 
+from oarlock.cli.verbs.results import logs as printing
 from oarlock.spec import attempts, jobs, tasklogs
 from oarlock.web.drawing import folding, terminal
 from oarlock.web.pages.jobs import log
@@ -371,6 +373,27 @@ async def test_without_re2_the_page_says_how_to_install_it(
         refused = browsers.text((await browser.get("/jobs/mine/log?q=Loss&regex=yes")).text)
     assert "searches for plain text only" in refused
     assert "[regex]'" in refused
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({}, "--follow"),
+        ({"task": "worker-3", "attempt": "2"}, "--role worker --index 3 --attempt 2 --follow"),
+        ({"stream": "stderr"}, "--stream stderr --follow"),
+        ({"since": "10m", "until": "2026-01-31T12:00"}, "--since 10m --until 2026-01-31T12:00:00+00:00 --follow"),
+        ({"since": "2026-01-31T12:00+01:00"}, "--since 2026-01-31T12:00+01:00 --follow"),
+        ({"q": "out of 'memory'"}, """--search='out of '"'"'memory'"'"'' --ignore-case"""),
+        ({"q": "-5.*", "regex": "yes", "exact": "yes"}, "'--search=-5.*' --regex"),
+    ],
+)
+async def test_the_command_prints_what_the_page_shows(rig: browsers.WebRig, asked: dict[str, str], words: str) -> None:
+    job = await rig.launch(await rig.submit("ann", name="train"))
+    chosen = {**dict.fromkeys((*log.FILTERS, "q", *log.FLAGS), ""), **asked}
+    told = shlex.split(log._command(job, chosen))
+    assert told == shlex.split(f"oarlock logs train {words}")
+    context = printing.logs.make_context("logs", told[2:])
+    assert context.params["search"] == asked.get("q")
 
 
 async def test_a_date_without_a_zone_is_utc_wherever_the_server_runs(

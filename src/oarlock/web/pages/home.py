@@ -18,8 +18,16 @@ from oarlock.web.drawing import charts, deviceday
 from oarlock.web.pages.jobs import jobs as listed
 from oarlock.web.updates import topics
 
-SHOWN = 8
-WAITING = 12
+SHOWN = 6
+WAITING = 6
+FAILED = 4
+POOLS = 4
+TYPES = 4
+"""Rows of a table each: together they fit a screen of 1280 x 800, and each table tells how many more there are."""
+CPUS, NODES = "CPUs", "nodes"
+NAMED_NODES = 3
+NOTICES, NOTICE_CHARACTERS = 2, 300
+"""Notices that are more, or longer together, are folded to a line."""
 POINTS = 60
 MOST_HELD = 2000
 
@@ -28,15 +36,16 @@ async def show(visit: visits.Visit) -> routing.Filled:
     client = visit.client
     running, failed, queue, states, pools = await asyncio.gather(
         client.summaries(phases=sorted(phases.RUNNING), limit=SHOWN),
-        client.summaries(phases=(phases.Phase.FAILED,), limit=5),
+        client.summaries(phases=(phases.Phase.FAILED,), limit=FAILED),
         client.queue(),
         client.nodes(),
         client.pools(),
     )
     waiting = [one for one in queue if one.phase is phases.Phase.QUEUED]
-    own, forecast, notices = await asyncio.gather(_reasons(visit), _forecast(visit, waiting), _notices(visit))
+    own, forecast, notices = await asyncio.gather(_reasons(visit), _forecast(visit, waiting), _notices(visit, states))
     words = forecasts.expected(forecast) if forecast is not None else {}
     order = {_key(one): place for place, one in enumerate(forecast.starts)} if forecast is not None else {}
+    counted, types = _largest(devices(states, promised(forecast)))
     sparks = await asyncio.gather(*(_spark(visit, one) for one in running.items))
     return routing.Filled(
         template="home.html",
@@ -54,17 +63,23 @@ async def show(visit: visits.Visit) -> routing.Filled:
                     "needs": forecasts.needs(one),
                     "why": own.get(one.job) or forecasts.why(one),
                     "holders": forecasts.holders(one),
-                    "expected": words.get(_key(one), ""),
+                    "sentence": words.get(_key(one), ""),
+                    "expected": _start(words.get(_key(one), "")),
                     "seen": one.job in own,
                 }
                 for one in sorted(waiting, key=lambda one: order.get(_key(one), len(order)))[:WAITING]
             ],
             "hidden_waiting": max(0, len(waiting) - WAITING),
+            "all_seen": running.phases.get(phases.Phase.QUEUED, 0) == len(waiting),
             "failed": [listed.row(one, failed.now) for one in failed.items],
-            "devices": devices(states, promised(forecast)),
+            "hidden_failed": running.phases.get(phases.Phase.FAILED, 0) - len(failed.items),
+            "devices": counted,
+            "hidden_types": types,
             "day": await _day(visit, states, running.now) if "day" in visit.asked("sections").split(",") else None,
-            "notices": [*(_lost(one.node) for one in states if not one.node.ready), *notices],
-            "pools": [_pool(one) for one in pools],
+            "notices": notices,
+            "folded": len(notices) > NOTICES or sum(len(one.message + one.fix) for one in notices) > NOTICE_CHARACTERS,
+            "pools": [_pool(one) for one in _busiest(list(pools))],
+            "hidden_pools": max(0, len(pools) - POOLS),
             "topics": (topics.JOBS, *sorted(topics.SHARED)),
             "refresh": 5
             if running.items
@@ -89,7 +104,7 @@ def devices(nodes: Sequence[bodies.NodeState], kept: Set[tuple[str, int]] = froz
             found.setdefault(device.type, collections.Counter())[kind] += 1
         cpus = state.node.capacity.cpus_milli / 1000
         used = state.held.cpus_milli / 1000
-        counted = found.setdefault("CPUs", collections.Counter())
+        counted = found.setdefault(CPUS, collections.Counter())
         counted["used" if state.node.ready else "not_ready"] += round(used if state.node.ready else cpus)
         counted["idle"] += round(cpus - used) if state.node.ready else 0
     rows = []
@@ -129,22 +144,50 @@ async def _day(
     return deviceday.days(nodes, past.items, now, found.items), past
 
 
-def _lost(node: nodes.Node) -> findings.Finding:
-    return findings.problem(node.name, f"{node.name} is not ready: {node.reason or 'no reason was told'}", "")
-
-
-async def _notices(visit: visits.Visit) -> list[findings.Finding]:
-    """Return the problems of the server and of its machine, for an administrator."""
+async def _notices(visit: visits.Visit, states: Sequence[bodies.NodeState]) -> list[findings.Finding]:
+    """Return the nodes that are not ready, and for an administrator the problems of the server and of its machine."""
+    lost = [one.node for one in states if not one.node.ready]
+    notices = [_lost(lost)] if lost else []
     if not visit.may(users.Right.ADMIN):
-        return []
+        return notices
     found = findings.of_server(visit.server.home, await visit.state())
-    return [one for one in found if one.state in (findings.State.WARNING, findings.State.PROBLEM)]
+    return notices + [one for one in found if one.state in (findings.State.WARNING, findings.State.PROBLEM)]
+
+
+def _lost(lost: Sequence[nodes.Node]) -> findings.Finding:
+    first = lost[0]
+    if len(lost) == 1:
+        return findings.problem(first.name, f"{first.name} is not ready: {first.reason or 'no reason was told'}", "")
+    names = [one.name for one in lost]
+    more = [f"{len(names) - NAMED_NODES} more"] if len(names) > NAMED_NODES else []
+    shown = [*names[: NAMED_NODES if more else NAMED_NODES + 1], *more]
+    told = f"{', '.join(shown[:-1])} and {shown[-1]}"
+    return findings.problem(NODES, f"{len(names)} nodes are not ready: {told}. See why: oarlock nodes", "")
+
+
+def _largest(rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], int]:
+    """Return the rows of the largest types of GPU and that of the CPUs, and how many types are left out."""
+    gpus = [one for one in rows if one["type"] != CPUS]
+    most = sorted(gpus, key=lambda one: one["total"], reverse=True)[:TYPES]
+    shown = {one["type"] for one in most} | {CPUS}
+    return [one for one in rows if one["type"] in shown], len(gpus) - len(most)
+
+
+def _busiest(pools: Sequence[bodies.PoolState]) -> list[bodies.PoolState]:
+    """Return the pools with the most jobs, in the order of the tree."""
+    most = sorted(pools, key=lambda one: (one.waiting, one.running), reverse=True)[:POOLS]
+    return [one for one in pools if one in most]
 
 
 def promised(forecast: bodies.Forecasts | None) -> set[tuple[str, int]]:
     """Return the devices that the forecast gives to the first waiting job that has a known start."""
     first = next((one for one in forecast.starts if one.places), None) if forecast is not None else None
     return {(place.node, device) for place in first.places for device in place.devices} if first is not None else set()
+
+
+def _start(sentence: str) -> str:
+    """Return the part of the sentence that its column's heading does not say."""
+    return sentence.removeprefix("It should start ").removeprefix("The start time is ")
 
 
 def _key(one: bodies.Tenant) -> forecasts.Key:

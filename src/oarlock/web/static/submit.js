@@ -11,18 +11,10 @@
   for (const one of form.querySelectorAll("[data-plain]")) one.hidden = true;
   numbers.hidden = false;
 
-  // The typed text outlives an ended session: it stays in this tab until it is sent.
+  // The typed text outlives an ended session and a lost server: it stays in this tab until the job is there.
   const drawer = `oarlock-draft ${location.search}`;
-  const kept = sessionStorage.getItem(drawer);
-  if (kept && kept !== text.value && !Number(verdict.dataset.line)) text.value = kept;
-  // A field may have changed a moment ago: the text is not sent before it has the change, nor if that is refused.
-  let writing = null;
-  form.addEventListener("submit", async (event) => {
-    if (!writing) return sessionStorage.removeItem(drawer);
-    event.preventDefault();
-    while (writing) await writing;
-    if (verdict.dataset.when) form.requestSubmit(event.submitter);
-  });
+  const keep = () => sessionStorage.setItem(drawer, text.value);
+  const changed = new Set(); // the fields that the text does not have yet
 
   const number = () => {
     const bad = Number(verdict.dataset.line);
@@ -46,19 +38,29 @@
   });
 
   let running = null;
+  let sending = false;
   let timer = 0;
   const ask = async (action) => {
+    if (sending) return;
     clearTimeout(timer);
     if (running) running.abort();
     const mine = (running = new AbortController());
     const body = new URLSearchParams(new FormData(form));
-    body.set("action", action);
+    const written = [...changed];
+    for (const one of written) body.append("changed", one);
+    body.set("action", action === "check" && written.length ? "set" : action);
     body.set("part", "yes");
     const before = text.value;
+    sending = action === "submit";
     try {
       const answer = await fetch("/submit", { method: "POST", body, signal: mine.signal });
       if (answer.status === 401) {
         verdict.textContent = "The session has ended. Log in in another tab; your text stays here.";
+        return;
+      }
+      if (answer.redirected) {
+        sessionStorage.removeItem(drawer);
+        location.assign(answer.url);
         return;
       }
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
@@ -67,26 +69,46 @@
       if (verdict.innerHTML !== fresh.innerHTML) verdict.replaceChildren(...fresh.childNodes);
       Object.assign(verdict.dataset, fresh.dataset);
       text.setAttribute("aria-invalid", String(fresh.dataset.when === ""));
-      for (const one of page.querySelectorAll("input")) {
-        const field = form.elements[one.name];
-        if (field && field !== document.activeElement) field.value = one.value;
-      }
-      const told = page.querySelector("textarea").value;
-      if (action === "set" && text.value === before && told !== before) text.value = told;
+      if (text.value === before) take(page, written);
       number();
     } catch (error) {
       if (error.name !== "AbortError") verdict.textContent = "The server does not answer. Your text stays here.";
+    } finally {
+      if (action === "submit") {
+        sending = false;
+        verdict.scrollIntoView({ block: "nearest" });
+        if (changed.size || text.value !== before) later();
+      }
     }
+  };
+  // Takes the text and the fields of an answer. One to a text whose fields cannot be told has none: what was typed waits.
+  const take = (page, written) => {
+    const fields = page.querySelectorAll("input");
+    if (fields.length) for (const one of written) changed.delete(one);
+    for (const one of fields) {
+      const field = form.elements[one.name];
+      if (field && field !== document.activeElement && !changed.has(field.name)) field.value = one.value;
+    }
+    const told = page.querySelector("textarea").value;
+    if (!written.length || told === text.value) return;
+    text.value = told;
+    keep();
   };
   const later = () => {
     clearTimeout(timer);
     timer = setTimeout(() => ask("check"), PAUSE_MS);
   };
   form.addEventListener("change", (event) => {
-    if (!event.target.name || !event.target.name.startsWith("field.")) return;
-    const mine = (writing = ask("set").finally(() => {
-      if (writing === mine) writing = null;
-    }));
+    if (!event.target.name?.startsWith("field.")) return;
+    changed.add(event.target.name);
+    ask("check");
+  });
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    if (event.submitter?.value !== "set") ask("submit"); // Enter in a field: its change is written already
+  });
+  document.querySelector("form.filter").addEventListener("submit", (event) => {
+    sessionStorage.removeItem(`oarlock-draft ?${new URLSearchParams(new FormData(event.target))}`);
   });
 
   // Completions. A field's path comes from the lines above with less indentation.
@@ -158,7 +180,7 @@
     chosen = -1;
     if (asked) choose(0);
   };
-  const take = (item) => {
+  const complete = (item) => {
     text.focus();
     document.execCommand("insertText", false, item.textContent.slice(typed.length) + item.dataset.rest);
     close();
@@ -166,7 +188,7 @@
   offers.addEventListener("mousedown", (event) => {
     event.preventDefault();
     const item = event.target.closest("li");
-    if (item) take(item);
+    if (item) complete(item);
   });
   text.addEventListener("keydown", (event) => {
     if (event.ctrlKey && event.key === " ") {
@@ -174,7 +196,7 @@
       offer(true);
     } else if (event.key === "Enter" && !offers.hidden && chosen >= 0) {
       event.preventDefault();
-      take(offers.children[chosen]);
+      complete(offers.children[chosen]);
     } else if (event.key === "Enter" && !event.ctrlKey && !event.isComposing) {
       const line = text.value.slice(0, text.selectionStart).split("\n").pop();
       event.preventDefault();
@@ -186,7 +208,7 @@
   });
   text.addEventListener("blur", close);
   text.addEventListener("input", () => {
-    sessionStorage.setItem(drawer, text.value);
+    keep();
     number();
     offer(false);
     later();
@@ -248,5 +270,11 @@
     if (file) send(file, file.name);
   });
 
+  const kept = sessionStorage.getItem(drawer);
+  if ("posted" in form.dataset) keep();
+  else if (kept !== null && kept !== text.value) {
+    text.value = kept;
+    ask("check");
+  }
   number();
 })();

@@ -222,10 +222,10 @@ def _bars(refusal: Any) -> list[dict[str, Any]]:
         return []
     found = []
     for resource, needed in refusal.needed.items():
-        if resource not in refusal.free:
+        if resource not in refusal.total:
             continue  # a pool that lacks one resource tells nothing about the others
-        free = refusal.free[resource]
-        held = max(0.0, refusal.total.get(resource, 0.0) - free)
+        free = refusal.free.get(resource, 0.0)  # a resource of which nothing is free is left out
+        held = max(0.0, refusal.total[resource] - free)
         full = max(needed, free + held) or 1.0
         found.append(
             {

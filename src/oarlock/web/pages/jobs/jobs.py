@@ -6,7 +6,7 @@ import csv
 import datetime as dt
 import io
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from starlette import responses
@@ -19,7 +19,7 @@ from oarlock.spec.access import users
 from oarlock.web import routing
 from oarlock.web.access import visits
 from oarlock.web.drawing import colours
-from oarlock.web.rendering import texts
+from oarlock.web.rendering import templating, texts
 from oarlock.web.updates import topics
 
 PAGE = 100
@@ -31,6 +31,8 @@ TIMES = ("since", "until")
 CSV_MOST = 10_000
 ACTIONS = {"halt": "Halt", "resume": "Resume", "cancel": "Cancel", "remove": "Remove"}
 VERBS = {"halt": "halt", "resume": "resume", "cancel": "cancel", "remove": "rm"}
+DONE = {"halt": "halted", "resume": "resumed", "cancel": "canceled", "remove": "removed"}
+LIST = ("phase", *FILTERS, *TIMES, "sort", "ascending", "column", "after")
 COLUMNS = ("id", "name", "phase", "owner", "pool", "tasks", "gpus", "progress", "loss", "ran_s", "created_at", "cost")
 
 
@@ -55,11 +57,23 @@ SHOWN = ("owner", "pool", "tasks", "gpus", "progress", "ran", "age", "where")
 NUMBERS = frozenset({"gpus", "loss", "ran", "age", "priority", "restarts", "cost"})
 
 
+class Result(NamedTuple):
+    """A job by its name, or by what it was asked for, and why the action failed; None where it was done."""
+
+    job: str
+    error: errors.OarlockError | None = None
+
+
 async def show(visit: visits.Visit) -> routing.Filled:
     """Show a page of the list. Jobs that came after the page was opened (`seen`) are only counted."""
-    seen = _time(visit.asked("seen"))
-    page = await _found(visit, PAGE, visit.asked("after") or None, until=seen)
-    chosen = _chosen(visit)
+    seen, chosen = _time(visit.asked("seen")), _chosen(visit)
+    try:
+        page = await _found(visit, PAGE, visit.asked("after") or None, until=seen)
+    except errors.Gone as error:
+        first = {"next": f"/jobs{templating.query(chosen)}", "onward": "First page of this list"}
+        return routing.Filled(
+            template="error.html", facts={"title": "Jobs", "error": error, **first}, status=error.status
+        )
     fresh = {} if seen is None else (await _found(visit, 1, None, since=seen)).phases
     wanted = [phase for phase in phases.Phase if not chosen["phase"] or phase in chosen["phase"]]
     return routing.Filled(
@@ -75,6 +89,7 @@ async def show(visit: visits.Visit) -> routing.Filled:
             "columns": tuple(chosen["column"] or SHOWN),
             "chosen": chosen,
             "following": page.next if len(page.items) == PAGE else None,
+            "after": visit.asked("after"),
             "first": not visit.asked("after"),
             "filtered": any(chosen[name] for name in ("phase", *FILTERS, *TIMES)),
             "sorts": SORTS,
@@ -126,18 +141,35 @@ async def act(visit: visits.Visit) -> routing.Filled | responses.Response:
             for one, step in zip(found, steps, strict=True):
                 short = summaries.of(one, now)
                 rows.append((one, lost_by(action, short, step), "Nothing." if action == "resume" else freed_by(short)))
-            asked = {"action": action, "verb": VERBS[action], "rows": rows}
+            asked = {"action": action, "verb": VERBS[action], "rows": rows, "back": _list(visit)}
             return routing.Filled(template="sure.html", facts=asked)
-    failures = []
-    for name in names:
-        try:
-            await getattr(visit.client, action)(name)
-        except errors.OarlockError as error:
-            failures.append(error)
+    results = [await _done(visit, action, name) for name in names]
+    failures = [one for one in results if one.error is not None]
     if failures:
-        facts: dict[str, Any] = {"title": "Not all was done", "error": failures[0], "next": "/jobs"}
-        return routing.Filled(template="error.html", facts=facts, status=failures[0].status)
-    return routing.to("/jobs" if action == "remove" or len(names) > 1 else f"/jobs/{names[0]}")
+        facts = {"title": "Not all was done", "results": results, "failed": len(failures), "back": _list(visit)}
+        error = failures[0].error
+        assert error is not None, "a failure has its error"
+        return routing.Filled(template="jobs/results.html", facts=facts | {"done": DONE[action]}, status=error.status)
+    alone = action != "remove" and len(names) == 1 and not visit.query
+    return routing.to(f"/jobs/{names[0]}" if alone else _list(visit))
+
+
+async def _done(visit: visits.Visit, action: str, job: str) -> Result:
+    """Do one action on one job."""
+    name = job
+    try:
+        name = (await visit.client.job(job)).name
+        await getattr(visit.client, action)(job)
+    except errors.Unauthenticated:
+        raise
+    except errors.OarlockError as error:
+        return Result(name, error)
+    return Result(name)
+
+
+def _list(visit: visits.Visit) -> str:
+    """Return the address of the list that the form stands in, with its filter, its order and its columns."""
+    return "/jobs" + templating.query({name: visit.query.get(name, []) for name in LIST})
 
 
 def starts_again(job: jobs.Job, checkpoint: int | None) -> bool:

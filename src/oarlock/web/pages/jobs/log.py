@@ -6,6 +6,7 @@ import asyncio
 import datetime as dt
 import itertools
 import re
+import shlex
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -252,10 +253,24 @@ def _command(job: jobs.Job, chosen: dict[str, Any]) -> str:
     """Return the command that prints the same lines."""
     task = _TASK.fullmatch(chosen["task"])
     words = [f"--role {task[1]} --index {task[2]}"] if task else []
-    words += [f"--{name} {chosen[name]}" for name in ("attempt", "stream", "since", "until") if chosen[name].isalnum()]
-    if not chosen["q"] and not job.terminal:
+    words += [f"--{name} {shlex.quote(chosen[name])}" for name in ("attempt", "stream") if chosen[name]]
+    words += [f"--{name} {shlex.quote(_with_zone(chosen[name]))}" for name in ("since", "until") if chosen[name]]
+    if chosen["q"]:
+        words.append(f"--search={shlex.quote(chosen['q'])}")  # a text may begin like an option
+        words += ["--regex"] if chosen["regex"] else []
+        words += [] if chosen["exact"] else ["--ignore-case"]
+    elif not job.terminal:
         words.append("--follow")
-    return " ".join(["oarlock logs", job.name, *words])
+    return " ".join(["oarlock logs", shlex.quote(job.name), *words])
+
+
+def _with_zone(when: str) -> str:
+    """Return a time with the zone that this page takes it to be in: the command line takes the terminal's."""
+    try:
+        read = dt.datetime.fromisoformat(when)
+    except ValueError:
+        return when  # a time ago, or one that the page has refused
+    return when if read.tzinfo is not None else read.replace(tzinfo=dt.UTC).isoformat()
 
 
 def _order(task: str) -> tuple[str, int]:

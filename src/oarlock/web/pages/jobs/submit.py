@@ -1,10 +1,11 @@
 """A job submitted in the browser: a job file in an editor, beside a form for its commonest fields.
 
-Both change one text, which the form carries from answer to answer. A script writes a field into the text at once.
-Without one, the fields that differ from those of the page as it came (`was`) are written when the form arrives. The
-text is checked here, and the API tells when the job would start. The page's number and the text make the idempotency
-key, so that many clicks make one job. A text is read once, in a thread, and one at a time for each session: reading
-YAML is slow, and the page checks while one types.
+Both change one text, which the form carries from answer to answer. A script names the fields that were `changed`, and
+they alone are written into the text: it may be newer than the other fields. Without a script, the fields that differ
+from those of the page as it came (`was`) are written when the form arrives. The text is checked here, and the API tells
+when the job would start. The page's number and the text make the idempotency key, so that many clicks make one job. A
+text is read once, in a thread, and one at a time for each session: reading YAML is slow, and the page checks while one
+types.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ async def act(visit: visits.Visit) -> routing.Filled | responses.Response:
     try:
         async with visit.turn(keep=action == "submit"):
             read = await asyncio.to_thread(_read, text)
-            if action == "set" or any(name.startswith("was.") for name in form):
+            if action == "set" or any(name == "changed" or name.startswith("was.") for name in form):
                 draft = msgspec.structs.replace(draft, text=await asyncio.to_thread(_written, text, read, form))
                 read = await asyncio.to_thread(_read, draft.text)
             if action == "submit":
@@ -233,6 +234,8 @@ def _page(
     facts: dict[str, Any] = {
         "draft": draft,
         "verdict": verdict,
+        "posted": posted,
+        "readable": read.fields is not None,
         "source": source,
         "common": [(path, word, shown[path], was[path]) for path, word in COMMON.items()],
         "fields": jobfields.fields(),
@@ -261,7 +264,7 @@ def _written(text: str, read: Read, form: Mapping[str, list[str]]) -> str:
         assert read.error is not None, "a text without fields has an error"
         raise read.error
     for path in COMMON:
-        if f"field.{path}" not in form:
+        if f"field.{path}" not in form or f"field.{path}" not in form.get("changed", (f"field.{path}",)):
             continue
         typed, shown = _on_one_line(visits.one(form, f"field.{path}")), _on_one_line(_shown(raw, path))
         was = _on_one_line(visits.one(form, f"was.{path}")) if f"was.{path}" in form else shown
