@@ -89,6 +89,7 @@ class Granting:
         self._resumed: set[str] = set()  # the gangs among them that start now
         self._promised: dict[str, holdings.Claims] = {}  # places of gangs for which others are being stopped
         self._blocked: dict[int, Blocked] = {}  # by kin, or by claim where a bound forbids it
+        self._follows = False  # an earlier gang of the kin of the gang in turn was refused, and that holds for it too
         self._deferred: dict[str, queues.Deferred] = collections.defaultdict(queues.Deferred)
         self._not_lent: set[object] = set()  # kin, or claim where sums forbid it
         self._forbidden: turns.Turn | None = None  # the last gang with bounds that no preemption can satisfy
@@ -106,13 +107,21 @@ class Granting:
         sharing.undo(self.draft)
         if self.draft.snapshot.reallocate:
             rearranging.carry_out(self.draft)
-        likeness = self.draft.taken.likeness
+        blocked_by, likeness = self._blocked.get, self.draft.taken.likeness
         for turn in turnorder.by_need(self.order.queues, self.bounds):
-            blocked = self._blocked_by(turn)
-            if blocked is not None and (likeness or blocked.given_up != self.bounds.given_up):
-                self._refuse_too(turn, blocked)
-            else:
-                self._grant(turn)
+            self._follows = False
+            if turn.alike:
+                blocked = blocked_by(turn.profile.claim) or blocked_by(turn.profile.kin)
+                if (
+                    blocked is not None
+                    and turn.wish.level >= blocked.level
+                    and not (blocked.until is not None and self._is_over(turn.candidate.gang, blocked.until))
+                ):
+                    self._follows = True
+                    if likeness or blocked.given_up != self.bounds.given_up:
+                        self._refuse_too(turn, blocked)
+                        continue
+            self._grant(turn)
         not_lent = self._not_lent
         for turn in turnorder.by_need(self._deferred, self.bounds):
             profile = turn.profile
@@ -178,16 +187,6 @@ class Granting:
             self._ahead[leaf] = ahead + 1
         return ahead
 
-    def _blocked_by(self, turn: turns.Turn) -> Blocked | None:
-        """Return the refusal of an earlier gang of its kin, if it holds for this gang too."""
-        if not turn.alike:
-            return None
-        blocked = self._blocked.get(turn.profile.claim) or self._blocked.get(turn.profile.kin)
-        if blocked is None or turn.wish.level < blocked.level:
-            return None
-        over_in_time = blocked.until is not None and self._is_over(turn.candidate.gang, blocked.until)
-        return None if over_in_time else blocked
-
     def _refuse_too(self, turn: turns.Turn, blocked: Blocked) -> None:
         """Refuse a gang as an earlier gang of its kin was refused. Most turns of a long queue end here."""
         gang, over = turn.candidate.gang, blocked.over
@@ -246,7 +245,7 @@ class Granting:
         """
         gang, draft = turn.candidate.gang, self.draft
         least = turn.profile.least
-        first = over.first is None and self._blocked_by(turn) is None
+        first = over.first is None and not self._follows
         if first and not self.bounds.bound(gang, over).kept_shares and self.bounds.could_fit(gang, least):
             backfilling.keep_for(gang, least, over, self.bounds, draft.ends, draft.facts)
         if over.lends and gang.preemptible:
@@ -259,7 +258,7 @@ class Granting:
 
     def _block(self, kin: int, turn: turns.Turn, blocked: Blocked) -> None:
         waits = turn.profile.plain and turn.candidate.running is None
-        if waits and not turn.sizing and self._blocked_by(turn) is None:  # gangs may give way to the others
+        if waits and not turn.sizing and not self._follows:  # gangs may give way to the others
             self._blocked[kin] = blocked
 
     def _seat(self, turn: turns.Turn, size: plans.Size, ahead: int, *, promised: bool) -> None:
