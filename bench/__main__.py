@@ -87,7 +87,7 @@ TRAIN = {
 GPU = {"gpu": gpu.run}
 """With `make bench-gpu`: it needs a GPU."""
 
-KUBERNETES = {"kube": kube.run, "objects": objects.run, "pods": pods.run}
+KUBERNETES = {"kube": kube.run, "kube-alone": kube.alone, "objects": objects.run, "pods": pods.run}
 """With `make bench-kube`: they need an API server, and `pods` a cluster that runs pods."""
 
 PAGES = {

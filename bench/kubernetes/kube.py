@@ -5,6 +5,9 @@ their submission is not measured. The figure is the time from the first pod crea
 of this process sees it. The bare side creates the same pods over the same client, and the stock scheduler binds them
 (one gang: this process binds them too). Both sides run in turn, in namespaces of their own.
 
+The cluster has the definitions of `deploy/`, so that each job gets an OarlockJob, its status and its Events; the API
+server must store custom objects. `kube-alone` measures the same without them.
+
 KUBEBUILDER_ASSETS names the folder with kube-apiserver, etcd and kube-scheduler.
 """
 
@@ -12,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import os
 import shutil
 import subprocess
@@ -26,30 +30,46 @@ from tests.backends.kubernetes.testcluster import apiserver
 
 from bench import server as servers
 from bench import table
+from bench.pages import stage
+from oarlock.api.customresources import definitions
 from oarlock.backends import backends
-from oarlock.backends.kubernetes import site
+from oarlock.backends.kubernetes import oarlockpools, projecting, site
 from oarlock.backends.kubernetes.apiserver import client, credentials, objects
 from oarlock.backends.kubernetes.pods import rendering
-from oarlock.spec import attempts, errors, holdings
+from oarlock.backends.kubernetes.projecting import PLURAL
+from oarlock.spec import attempts, errors, holdings, resources
 from oarlock.spec.protocol import assignments
 
-NODES, ROUNDS, AT_ONCE = 500, 2, 64
+AT_ONCE = 64
+NODES, ROUNDS = (20, 1) if stage.SHORT else (500, 2)
 CASES = (("2,000 jobs of one pod", 2000, 1), ("125 gangs of 16", 125, 16))
-GANG = 256
-WATCHED_NODES, WATCHED_PODS = 1000, 10_000
+if stage.SHORT:
+    CASES = (("40 jobs of one pod", 40, 1), ("4 gangs of 8", 4, 8))
+GANG = 16 if stage.SHORT else 256
+WATCHED_NODES, WATCHED_PODS = (30, 200) if stage.SHORT else (1000, 10_000)
+DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 IMAGE = "registry.example/train:1"
 LABEL = "example.com/bench"
 PATIENCE_S = 900.0
 AMOUNT = holdings.Resources(cpus_milli=1000, memory_bytes=1 << 28)
 
 
-def run() -> list[table.Row]:
+def run(*, defined: bool = True) -> list[table.Row]:
+    """Return the figures. `defined` says whether the cluster has the definitions of OarlockJob and OarlockPool."""
     folder = Path(tempfile.mkdtemp(prefix="oarlock-bench-"))
     try:
         with apiserver.running(folder / "api") as api_server, _scheduler(api_server):
-            return asyncio.run(_measured(api_server))
+            rows = asyncio.run(_measured(api_server, defined))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+    how = "with OarlockJobs" if defined else "without OarlockJobs"
+    named = rows if defined else [dataclasses.replace(row, what=f"{row.what}, {how}") for row in rows]
+    return [dataclasses.replace(row, detail="; ".join(filter(None, (row.detail, how)))) for row in named]
+
+
+def alone() -> list[table.Row]:
+    """Return the figures without the definitions."""
+    return run(defined=False)
 
 
 @contextlib.contextmanager
@@ -77,11 +97,12 @@ def _scheduler(api_server: apiserver.ApiServer) -> Iterator[None]:
         process.wait()
 
 
-async def _measured(api_server: apiserver.ApiServer) -> list[table.Row]:
+async def _measured(api_server: apiserver.ApiServer, defined: bool) -> list[table.Row]:
     environ = {"KUBECONFIG": str(api_server.kubeconfig())}
     access = credentials.find(environ, clock=time.time, monotonic=time.monotonic)
     async with client.Client(access, connections=AT_ONCE) as api:
-        bench = Bench(api_server, api)
+        bench = Bench(api_server, api, defined)
+        await bench.define()
         await bench.add_nodes(NODES)
         rows: list[table.Row] = []
         for name, jobs, size in CASES:
@@ -109,10 +130,23 @@ async def _measured(api_server: apiserver.ApiServer) -> list[table.Row]:
 class Bench:
     """One API server. Each measurement has a namespace of its own, and leaves no pods."""
 
-    def __init__(self, api_server: apiserver.ApiServer, api: client.Client) -> None:
+    def __init__(self, api_server: apiserver.ApiServer, api: client.Client, defined: bool) -> None:
         self._api_server = api_server
         self._api = api
+        self._defined = defined
         self._number = 0
+
+    async def define(self) -> None:
+        """Install the definitions, if this bench has them, and return once they are served."""
+        if not self._defined:
+            return
+        for one, plural in ((definitions.definition(), PLURAL), (definitions.pool_definition(), oarlockpools.PLURAL)):
+            await self._api.create(DEFINITIONS, one, objects.Bare)
+            deadline = time.monotonic() + PATIENCE_S
+            while not await projecting.defined(self._api, plural):
+                if time.monotonic() > deadline:
+                    raise RuntimeError(f"{plural} are not served")
+                await asyncio.sleep(0.1)
 
     async def add_nodes(self, count: int, first: int = 0) -> None:
         capacity = {"cpu": "64", "memory": "256Gi", "pods": "110"}
@@ -288,10 +322,13 @@ class Bench:
             await asyncio.gather(task, return_exceptions=True)
 
     async def _clear(self, namespace: str) -> None:
-        """Delete the namespace's pods. There is no kubelet that would confirm it."""
-        path = f"/api/v1/namespaces/{namespace}/pods"
-        while await self._api.list(path, objects.Bare):
-            await self._api.delete_all(path, {"gracePeriodSeconds": 0})
+        """Delete what was made there. There is no kubelet that would confirm the end of pods."""
+        made = [f"/api/v1/namespaces/{namespace}/pods"]
+        if self._defined:
+            made += [f"{resources.API}/namespaces/{namespace}/{PLURAL}", oarlockpools.PATH]
+        for path in made:
+            while await self._api.list(path, objects.Bare):
+                await self._api.delete_all(path, {"gracePeriodSeconds": 0})
 
 
 class _Event(msgspec.Struct):

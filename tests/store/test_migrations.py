@@ -106,6 +106,7 @@ def test_keys_that_have_other_names_get_those_of_a_new_database(request: pytest.
         connection.exec_driver_sql("ALTER TABLE alembic_version RENAME CONSTRAINT alembic_version_pkc TO another_key")
         connection.exec_driver_sql("ALTER TABLE usage DROP COLUMN gpu_type, DROP COLUMN useful_seconds")  # of 0012
         connection.exec_driver_sql("DROP TABLE samples")
+        connection.exec_driver_sql("DROP TABLE cursors")  # of 0013
         connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0010'")
     one.dispose()
     migrate(url, schema.REVISION)

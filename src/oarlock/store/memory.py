@@ -143,6 +143,7 @@ class MemoryTransaction:
         self._usage: Table[tuple[str, int], stores.Usage] = Table(undo)
         self._samples: Table[float, Sample] = Table(undo)
         self._anchors: Table[str, Anchor] = Table(undo)  # one at most
+        self._cursors: Table[str, int] = Table(undo)
         self._log: list[Record] = []
         self._seq = 0
         self._floor = 1
@@ -280,6 +281,9 @@ class MemoryTransaction:
 
     def leader(self) -> stores.Leader | None:
         return self.row if self.row.holder else None
+
+    def cursor(self, name: str) -> int | None:
+        return self._cursors.get(name)
 
     def clock_anchor(self) -> Anchor | None:
         return self._anchors.get("")
@@ -465,6 +469,9 @@ class MemoryTransaction:
     def forget_sessions(self, before: float) -> None:
         for one in [one.sha256 for one in self._sessions.values() if one.expires_at < before]:
             self._sessions.drop(one)
+
+    def put_cursor(self, name: str, seq: int) -> None:
+        self._cursors.put(name, max(seq, self._cursors.get(name) or 0))
 
     def put_clock_anchor(self, anchor: Anchor) -> None:
         self._anchors.put("", anchor)

@@ -214,6 +214,10 @@ class View(Protocol):
 
     def leader(self) -> Leader | None: ...
 
+    def cursor(self, name: str) -> int | None:
+        """Return the place in the event log (a `seq`) that this reader has come to; None before it has said so."""
+        ...
+
     def clock_anchor(self) -> Anchor | None:
         """Return how the last leader's clock stood; None before the first one has said so."""
         ...
@@ -325,6 +329,10 @@ class Transaction(View, Protocol):
 
     def forget_sessions(self, before: float) -> None:
         """Remove the sessions and login codes that expired before that time."""
+        ...
+
+    def put_cursor(self, name: str, seq: int) -> None:
+        """Set the place that this reader of the event log has come to. It never goes back. No record tells of it."""
         ...
 
     def put_clock_anchor(self, anchor: Anchor) -> None: ...

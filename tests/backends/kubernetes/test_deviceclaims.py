@@ -15,7 +15,7 @@ import pytest
 from tests.backends import contract
 from tests.backends.kubernetes import conftest
 from tests.backends.kubernetes.test_backend import KubernetesRig, rig  # noqa: F401  (a fixture)
-from tests.backends.kubernetes.testcluster import apiserver, cluster, rights
+from tests.backends.kubernetes.testcluster import apiserver, cluster, recording, rights
 
 from oarlock.backends.kubernetes import backend, site, slices, steering
 from oarlock.backends.kubernetes.apiserver import client, discovery, objects
@@ -185,7 +185,9 @@ async def test_the_slices_of_a_node_are_followed_with_the_rights_of_the_server(r
     await define(rig, slices.SLICES, "ResourceSlice", "Cluster")
     told = msgspec.structs.replace(rig.cluster.site, profiles=PROFILES)
     try:
-        async with client.Client(conftest.access(rig.server, rights.SERVER)) as api:
+        used: recording.Used = set()
+        access, note = conftest.access(rig.server, rights.SERVER), recording.into(used, [rig.cluster.namespace])
+        async with client.Client(access, around=note) as api:
             calls: list[None] = []
             followed = slices.Slices(api, told, monotonic=time.monotonic, changed=lambda: calls.append(None))
             running = asyncio.create_task(followed.run())
@@ -207,5 +209,6 @@ async def test_the_slices_of_a_node_are_followed_with_the_rights_of_the_server(r
             await asyncio.gather(running, return_exceptions=True)
             plain = slices.Slices(api, rig.cluster.site, monotonic=time.monotonic, changed=lambda: None)
             await plain.run()  # nothing is followed where no profile names claims
+            assert used == rights.of_slices()
     finally:
         await rig.cluster.api.delete(f"{DEFINITIONS}/{slices.SLICES}.{steering.DEVICES}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import pytest
 from tests.backends import contract
 from tests.backends.kubernetes import conftest, test_noderequests
 from tests.backends.kubernetes.test_backend import KubernetesRig, rig  # noqa: F401  (a fixture)
-from tests.backends.kubernetes.testcluster import apiserver, cluster, customobjects, faults, rights
+from tests.backends.kubernetes.testcluster import apiserver, cluster, customobjects, faults, recording, rights
 
 from oarlock.backends.kubernetes import backend, noderequests, ownimage, remains
 from oarlock.backends.kubernetes.apiserver import client, credentials, objects, transports
@@ -20,67 +19,6 @@ from oarlock.spec.reconciling import observations
 
 pytestmark = apiserver.needed
 key = contract.key
-
-ELSEWHERE = {
-    (rights.JOBS, "create", "pods/exec"),  # a WebSocket, which the recorded transport does not see:
-    (rights.JOBS, "get", "pods/exec"),  # tests/e2e/kubernetes/test_pods.py uses it with these rights
-    (rights.NAMESPACE, "get", "pods"),  # its own pod: a server outside a cluster has none
-    ("cluster", "list", "oarlockjobs.oarlock.dev"),  # tests/api/customresources uses these with these rights
-    ("cluster", "watch", "oarlockjobs.oarlock.dev"),
-    *(("cluster", verb, "oarlockpools.oarlock.dev") for verb in ("list", "watch", "create", "patch", "delete")),
-    ("cluster", "patch", "oarlockpools/status.oarlock.dev"),
-    *((rights.JOBS, verb, "oarlockjobs.oarlock.dev") for verb in ("create", "get", "patch", "delete")),
-    (rights.JOBS, "patch", "oarlockjobs/status.oarlock.dev"),
-    *(
-        ("cluster", verb, "resourceslices.resource.k8s.io") for verb in ("list", "watch")
-    ),  # test_deviceclaims uses these
-    ("cluster", "get", "namespaces"),
-    ("cluster", "get", "customresourcedefinitions.apiextensions.k8s.io"),
-}
-
-
-class Recorded:
-    """A transport that notes which right each request uses."""
-
-    def __init__(self, inner: transports.Transport, namespace: str, used: set[tuple[str, str, str]]) -> None:
-        self._inner = inner
-        self._namespace = namespace
-        self._used = used
-
-    async def send(self, request: transports.Request) -> transports.Answer:
-        self._note(request)
-        return await self._inner.send(request)
-
-    def stream(self, request: transports.Request) -> contextlib.AbstractAsyncContextManager[transports.Stream]:
-        self._note(request)
-        return self._inner.stream(request)
-
-    async def close(self) -> None:
-        await self._inner.close()
-
-    def _note(self, request: transports.Request) -> None:
-        if request.path == "/version":  # open to everybody
-            return
-        if request.path.removeprefix("/apis/").count("/") <= 1 and request.path.startswith("/apis/"):
-            return  # discovery, open to every account
-        group = "" if request.path.startswith("/api/v1/") else request.path.split("/")[2]
-        below_the_version = request.path.split("/", 4 if group else 3)[-1]
-        resource, name, *below = [*below_the_version.split("/"), ""]
-        scope = "cluster"
-        if resource == "namespaces":
-            assert name == self._namespace
-            resource, name, *below = below
-            scope = rights.JOBS
-        verb = {"POST": "create", "DELETE": "delete" if name else "deletecollection"}.get(request.method)
-        if verb is None:
-            assert request.method == "GET"
-            verb = "watch" if request.params.get("watch") else "get" if name else "list"
-        sub = "/".join(part for part in below if part)
-        # The right to list and watch the pods of all namespaces holds in each of them.
-        if resource == "pods" and verb in {"list", "watch"}:
-            scope = "cluster"
-        resource = f"{resource}.{group}" if group else resource
-        self._used.add((scope, verb, f"{resource}/{sub}" if sub else resource))
 
 
 async def use_node_requests(provisioner: noderequests.NodeRequests, left: remains.Remains) -> None:
@@ -97,7 +35,8 @@ async def test_the_server_uses_each_of_its_rights(
     api: client.Client,
 ) -> None:
     """A verb that is not used any more must go."""
-    used: set[tuple[str, str, str]] = set()
+    used: recording.Used = set()
+    note = recording.into(used, [rig.cluster.namespace])
     forgotten = set()
 
     def script(request: transports.Request, _: int) -> str:
@@ -110,7 +49,7 @@ async def test_the_server_uses_each_of_its_rights(
     kept = customobjects.CustomObjects(noderequests.PLURAL)
     recorded = client.Client(
         conftest.access(rig.server, rights.SERVER),
-        around=lambda inner: Recorded(faults.Faulty(kept.around(inner), script), rig.cluster.namespace, used),
+        around=lambda inner: note(faults.Faulty(kept.around(inner), script)),
     )
     opened = backend.KubernetesBackend(recorded, rig.cluster.site, monotonic=time.monotonic)
     opened.open()
@@ -129,7 +68,7 @@ async def test_the_server_uses_each_of_its_rights(
     async with test_noderequests.definition(api):
         await use_node_requests(opened.provisioner(), opened.remains())
     await opened.discard(key().job, key().attempt)
-    assert used == rights.granted() - ELSEWHERE
+    assert used == rights.of_backend()
 
 
 async def test_a_server_in_a_pod_finds_the_image_of_its_own_pod(
@@ -145,8 +84,10 @@ async def test_a_server_in_a_pod_finds_the_image_of_its_own_pod(
     (tmp_path / "namespace").write_text(namespace)
     service = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(api_server.port)}
     access = credentials.in_cluster(service, tmp_path, time.monotonic)
-    async with client.Client(access) as inside:
+    used: recording.Used = set()
+    async with client.Client(access, around=recording.into(used, [namespace], rights.NAMESPACE)) as inside:
         assert await ownimage.find(inside, {**service, "HOSTNAME": "oarlock-1"}) == cluster.SERVER_IMAGE
+    assert used == rights.of_itself()
 
 
 async def test_a_server_outside_a_cluster_names_its_image(api_server: apiserver.ApiServer) -> None:

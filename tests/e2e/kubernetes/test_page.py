@@ -1,4 +1,4 @@
-"""The part of docs/kubernetes.md after the first trained model: its commands are run as printed.
+"""The parts of docs/kubernetes.md after the first trained model: their commands are run as printed.
 
 `tests/node` reads the first part, on a cluster that runs pods. Here the API server is a real one, its administrator
 types the `kubectl` of the page, and the server of Oarlock runs beside it.
@@ -6,6 +6,7 @@ types the `kubectl` of the page, and the server of Oarlock runs beside it.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -21,8 +22,16 @@ pytestmark = apiserver.needed
 
 TEXT = (blocks.ROOT / "docs" / "kubernetes.md").read_text(encoding="utf-8")
 BEGIN, END = "## For several users", "## A server outside the cluster"
+FIRST, REST = TEXT[: TEXT.index(BEGIN)], TEXT[TEXT.index(BEGIN) : TEXT.index(END)]
+SECRETS = TEXT[TEXT.index("## Secrets of the cluster") : TEXT.index("## Profiles")]
 KUBECTL = """#!/bin/sh
-# The server runs beside the cluster: where the page gives new settings to the one inside, it starts with them.
+# The server runs beside the cluster: where the page gives new settings to the one inside, it starts with them. Its pods
+# are in a namespace of the test's own.
+for word; do
+    shift
+    [ "$word" = oarlock-jobs ] && word={namespace}
+    set -- "$@" "$word"
+done
 case "$*" in
     "apply --kustomize .")
         cat {base} config.toml > {home}/config.toml
@@ -47,23 +56,49 @@ def shell(tmp_path: Path) -> Iterator[pods.PodShell]:
 
 
 def test_the_page_is_read_on(shell: pods.PodShell, tmp_path: Path) -> None:
-    """Jobs and pools by `kubectl`."""
+    """Jobs and pools by `kubectl`, and secrets of the cluster."""
     reader = readers.Reader(tmp_path / "reader")
     reader.env |= {"OARLOCK_HOME": str(shell.home), "KUBECONFIG": str(shell.api_server.kubeconfig())}
     base = shutil.copy(shell.home / "config.toml", tmp_path / "base.toml")
     kubectl = {"kubectl": apiserver.ASSETS / "kubectl", "home": shell.home, "server": shell.env["KUBECONFIG"]}
-    reader.stand_in("kubectl", KUBECTL.format(base=base, **kubectl))
-    part = TEXT[TEXT.index(BEGIN) : TEXT.index(END)]
-    reader.reads(
-        [one for one in blocks.of(part) if one.language != "text"], reader.clone / "examples" / "01-digits", {}
-    )
+    reader.stand_in("kubectl", KUBECTL.format(base=base, namespace=shell.namespace, **kubectl))
+    read = [one for one in blocks.of(REST) if one.language != "text"]
+    read += [one for one in blocks.of(SECRETS) if one.language == "sh"]
+    reader.reads(read, reader.clone / "examples" / "01-digits", {})
     said = (tmp_path / "reader" / "said").read_text()
     assert re.search(r"^ranks +COMPLETED ", said, re.MULTILINE), said
     assert re.search(r"^research .* 16 ", said, re.MULTILINE), said
-    (job,) = shell.json("ps", "--all")["items"]
+    (output,) = [one.text for one in blocks.of(SECRETS) if one.language == "text"]
+    assert output in said
+    (job,) = [one for one in shell.json("ps", "--all")["items"] if one["name"] == "ranks"]
     assert (job["name"], job["owner"], job["pool"]) == ("ranks", "ann", "default")
     (pool,) = [one["pool"] for one in shell.json("pools")["items"] if one["pool"]["name"] == "research"]
     assert (pool["reserve"]["gpus"], pool["limit"]["gpus"]) == (8, 16)
+
+
+def test_every_command_of_the_page_is_run() -> None:
+    run = [one.text for part in (FIRST, REST, SECRETS) for one in blocks.of(part) if one.language == "sh"]
+    assert [one.text for one in blocks.of(TEXT) if one.language == "sh"] == run
+
+
+def test_the_server_is_stopped_and_started_as_the_page_says(tmp_path: Path) -> None:
+    """In its text, not in a block: a reader may not want it now."""
+    (stop,) = re.findall(r"`(kubectl [^`]* scale deployment/oarlock --replicas 0)`", TEXT)
+    assert "With `--replicas 1` it starts again." in TEXT
+
+    def kubectl(*words: str) -> str:
+        command = [str(apiserver.ASSETS / "kubectl"), *words]
+        env = {**os.environ, "KUBECONFIG": str(server.kubeconfig())}
+        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    replicas = ("--namespace", "oarlock", "get", "deployment", "oarlock", "--output", "jsonpath={.spec.replicas}")
+    with apiserver.running(tmp_path / "api") as server:
+        kubectl("apply", "--kustomize", str(blocks.ROOT / "deploy" / "overlays" / "sqlite"))
+        for count in ("0", "1"):
+            kubectl(*stop.split()[1:-1], count)
+            assert kubectl(*replicas) == count
 
 
 def test_only_output_and_fragments_of_files_are_not_run() -> None:
@@ -81,7 +116,7 @@ PATCHES = [one for one in blocks.of(TEXT) if one.language == "text" and one.text
 def test_a_patch_of_the_page_changes_the_server(patch: blocks.Block, tmp_path: Path) -> None:
     """It is added to the file of the page that `kubectl` renders."""
     clone = readers.Reader(tmp_path).clone
-    for one in blocks.of(TEXT[: TEXT.index("## Train a model")]):
+    for one in blocks.of(FIRST):
         if one.file:
             (clone / one.file).write_text(one.text)
     rendered = []

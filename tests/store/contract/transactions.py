@@ -116,6 +116,15 @@ class Transactions:
             await store.write(lambda t: (t.put_clock_anchor(msgspec.structs.replace(anchor, boot="c")), 1 / 0))
         assert await store.read(lambda v: v.clock_anchor()) == anchor
 
+    async def test_a_cursor_never_goes_back(self, store: stores.Store) -> None:
+        assert await store.read(lambda v: v.cursor("reader")) is None
+        for seq, expected in ((0, 0), (7, 7), (3, 7), (9, 9)):
+            await store.write(lambda t, seq=seq: t.put_cursor("reader", seq))
+            assert await store.read(lambda v: v.cursor("reader")) == expected
+        with pytest.raises(ZeroDivisionError):
+            await store.write(lambda t: (t.put_cursor("reader", 12), 1 / 0))
+        assert await store.read(lambda v: (v.cursor("reader"), v.cursor("another"), v.last_seq())) == (9, None, 0)
+
     async def test_a_probe_is_no_record(self, store: stores.Store) -> None:
         await store.write(lambda t: t.add_job(nouns.job(), at=1.0))
         before = await store.read(lambda v: (v.jobs(stores.JobFilter()), v.last_seq(), v.active()))

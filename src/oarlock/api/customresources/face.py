@@ -31,7 +31,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 import structlog
 
-from oarlock.api.customresources import clusterobjects, supervising, translation
+from oarlock.api.customresources import clusterobjects, supervising, telling, translation
 from oarlock.api.jobs import edits, jobs
 from oarlock.api.security import authorisation
 from oarlock.api.services import provided
@@ -58,8 +58,6 @@ _STILL_THERE = "The object is still there."
 _UNDEFINED = "The object was deleted with its definition, not by itself."
 _FOREIGN = "Its labels are those of an object that the server makes for a job. Remove them, and it becomes a job."
 MOST_JOBS = 1_000_000
-MOST_UNTOLD = 5000
-"""Events that wait to be written. The cluster may be slower than the log."""
 _PAGE = 1000
 
 _log = structlog.get_logger(__name__)
@@ -126,7 +124,7 @@ class Face:
         self._left: set[tuple[str, str]] = set()  # namespaces and reasons that were told
         self._again: dict[str, tuple[float, float]] = {}  # by UID: when it is tried again, and the pause
         self._due: list[tuple[float, str]] = []  # a heap of these times
-        self._untold: asyncio.Queue[tuple[str, resources.Event]] = asyncio.Queue(MOST_UNTOLD)
+        self._telling = telling.Telling(services.store, objects)
         self._bell = asyncio.Event()
         objects.listen(self._touch)
 
@@ -148,9 +146,10 @@ class Face:
 
     async def _lead(self) -> None:
         """Look at everything, then at all that changes, as long as this server leads."""
-        seq = await self._look()
+        end = await self._look()
+        told = await self._telling.begin(end)
         async with asyncio.TaskGroup() as group:
-            following = [group.create_task(self._follow(seq)), group.create_task(self._tell_events())]
+            following = [group.create_task(self._follow(told, end)), group.create_task(self._telling.run())]
             while self._leads():
                 self._bell.clear()
                 self._touch_due()
@@ -181,41 +180,39 @@ class Face:
             self._touch(uid)
         return seq
 
-    async def _follow(self, seq: int) -> None:
-        """Touch the objects of the jobs that the log names."""
+    async def _follow(self, told: int, seq: int) -> None:
+        """Touch the objects of the jobs that the log names behind `seq`; what it says behind `told` is to be told."""
         store = self._services.store
         while True:
             try:
+                told = await self._catch_up(told, seq)
                 await store.wait(seq, WAIT_S)
                 for record in await store.read(functools.partial(_records, after=seq)):
-                    seq = record.seq
+                    told = seq = record.seq
                     if record.job in self._uids:
                         self._touch(self._uids[record.job])
-                        self._note(self._uids[record.job], record)
                     elif record.job and record.kind == "submitted":
                         self._touch(record.job)
+                    self._telling.note(record, self._uids.get(record.job))
             except errors.Gone:
-                seq = await self._look()
+                told = seq = await self._look()
+                self._telling.skip(seq)
             except errors.OarlockError as error:
                 _log.warning("resources.log_not_followed", error=str(error))
                 await asyncio.sleep(PAUSE_S)
 
-    def _note(self, uid: str, record: events.Record) -> None:
-        """Keep the Event for the cluster. Events tell a story, and the status the state: some may be left out."""
-        event = translation.event(record)
-        if event is not None and not self._untold.full():
-            self._untold.put_nowait((uid, event))
-
-    async def _tell_events(self) -> None:
-        while True:
-            uid, event = await self._untold.get()
-            found = self._objects.items.get(uid)
-            if found is None:
-                continue
-            try:
-                await self._objects.tell(found, event)
-            except errors.OarlockError as error:
-                _log.warning("resources.event_not_written", name=found.metadata.name, error=str(error))
+    async def _catch_up(self, told: int, end: int) -> int:
+        """Note the lines from `told` to `end`, also those of jobs that have ended; return `end`."""
+        found = None
+        while told < end and found != []:
+            found = await self._services.store.read(functools.partial(_with_uids, after=told, end=end))
+            for record, uid in found:
+                told = record.seq
+                try:
+                    self._telling.note(record, uid if uid in self._objects.items else None)
+                except Exception as error:  # noqa: BLE001 - the line would stop each of the next leaders, too
+                    self._services.report("resource_failed", {"uid": uid, "error": error})
+        return end
 
     def _touch(self, uid: str) -> None:
         self._dirty[uid] = None
@@ -573,6 +570,14 @@ def _submitted(view: stores.View, uid: str, user: str) -> str | None:
 
 def _records(view: stores.View, after: int) -> list[events.Record]:
     return view.records(after, limit=_PAGE)
+
+
+def _with_uids(view: stores.View, after: int, end: int) -> list[tuple[events.Record, str | None]]:
+    """Return the next lines of the log up to `end`, each with the UID of its job's object."""
+    found = [record for record in _records(view, after) if record.seq <= end]
+    theirs = view.jobs_by_id({record.job for record in found if record.job})
+    uids = {job.id: job.resource.uid for job in theirs.values() if job.resource is not None}
+    return [(record, uids.get(record.job)) for record in found]
 
 
 def _not_over(view: stores.View) -> list[nouns.Job]:

@@ -460,6 +460,11 @@ class SqlTransaction(reading.SqlView):
     def forget_sessions(self, before: float) -> None:
         self._connection.execute(sa.delete(schema.sessions).where(schema.sessions.c.expires_at < before))
 
+    def put_cursor(self, name: str, seq: int) -> None:
+        seq = max(seq, self.cursor(name) or 0)
+        self._connection.execute(sa.delete(schema.cursors).where(schema.cursors.c.name == name))
+        self._connection.execute(sa.insert(schema.cursors), {"name": name, "seq": seq})
+
     def put_clock_anchor(self, anchor: Anchor) -> None:
         self._connection.execute(sa.delete(schema.clock))
         self._connection.execute(sa.insert(schema.clock), {"id": 1, "body": _encode(anchor)})

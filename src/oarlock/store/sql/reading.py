@@ -117,6 +117,7 @@ _USAGE = (
 _SNAPSHOTS = sa.select(schema.jobs.c.snapshot).where(schema.jobs.c.snapshot.is_not(None)).distinct()
 _LEADER = sa.select(schema.leader.c.holder, schema.leader.c.epoch, schema.leader.c.expires_at)
 _ANCHOR = sa.select(schema.clock.c.body)
+_CURSOR = sa.select(schema.cursors.c.seq).where(schema.cursors.c.name == sa.bindparam("name"))
 
 _decoders: dict[type, msgspec.json.Decoder[object]] = {
     noun: msgspec.json.Decoder(noun)
@@ -306,6 +307,9 @@ class SqlView:
     def leader(self) -> stores.Leader | None:
         holder, epoch, expires_at = self._connection.execute(_LEADER).one()
         return stores.Leader(holder, epoch, expires_at) if holder else None
+
+    def cursor(self, name: str) -> int | None:
+        return self._connection.execute(_CURSOR, {"name": name}).scalar_one_or_none()
 
     def clock_anchor(self) -> Anchor | None:
         return self._one(_ANCHOR, Anchor)

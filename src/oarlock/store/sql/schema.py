@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-REVISION = "0012"
+REVISION = "0013"
 """The migration that these tables are the result of."""
 
 metadata = sa.MetaData()
@@ -130,6 +130,14 @@ clock = sa.Table(
     sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("body", sa.Text, nullable=False),
     sa.CheckConstraint("id = 1", name="clock_one_row"),
+)
+
+# The places in the log that its readers have come to.
+cursors = sa.Table(
+    "cursors",
+    metadata,
+    sa.Column("name", text, primary_key=True),
+    sa.Column("seq", sa.BigInteger, nullable=False),
 )
 
 nodes = sa.Table(

@@ -1,0 +1,92 @@
+"""The story of the jobs for `kubectl describe`: lines of the event log become Events of the objects, in their order.
+
+    the log ──> note(line) ──> a queue ──> the cluster
+                                              └──> the cursor: the line up to which the store knows them as written
+
+The next leader, or this server after a restart, begins at the cursor: so it tells the lines that nothing has told, as
+those of a job that ended while no server looked at the cluster. The last ones may be written twice, under one name.
+Events tell a story, and the status the state: where the cluster is much slower than the log, some are left out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+
+import structlog
+
+from oarlock.api.customresources import clusterobjects, translation
+from oarlock.spec import errors, events, resources
+from oarlock.store import stores
+
+CURSOR = "oarlockjob-events"
+MOST_UNTOLD = 5000
+"""Events that wait to be written."""
+KEEP_EVERY_S = 2.0
+
+_log = structlog.get_logger(__name__)
+
+
+class Telling:
+    """Belongs to one event loop."""
+
+    def __init__(self, store: stores.Store, objects: clusterobjects.Objects) -> None:
+        self._store = store
+        self._objects = objects
+        self._untold: asyncio.Queue[tuple[str, resources.Event]] = asyncio.Queue(MOST_UNTOLD)
+        self._noted = self._told = self._kept = 0  # places in the log
+        self._writing = False
+
+    async def begin(self, end: int) -> int:
+        """Forget what waits, and return the place in the log up to which Events were told; `end` is the log's end."""
+        kept = await self._store.read(lambda view: view.cursor(CURSOR))
+        at = end if kept is None else min(kept, end)
+        self._untold = asyncio.Queue(MOST_UNTOLD)
+        self._noted = self._told = at
+        self._kept = at if kept is not None else -1
+        self._writing = False
+        return at
+
+    def note(self, record: events.Record, uid: str | None) -> None:
+        """Take the next line of the log. `uid` is that of the object of its job; None for one without."""
+        event = translation.event(record) if uid is not None else None
+        if uid is not None and event is not None and not self._untold.full():
+            self._untold.put_nowait((uid, event))
+        self._noted = record.seq
+
+    def skip(self, seq: int) -> None:
+        """Leave out the lines up to this one."""
+        self._noted = max(self._noted, seq)
+
+    async def run(self) -> None:
+        """Write the Events, and keep the cursor, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._tell())
+            group.create_task(self._keep())
+
+    async def _tell(self) -> None:
+        while True:
+            uid, event = await self._untold.get()
+            self._writing = True
+            found = self._objects.items.get(uid)
+            if found is not None:
+                try:
+                    await self._objects.tell(found, event)
+                except errors.OarlockError as error:
+                    _log.warning("resources.event_not_written", name=found.metadata.name, error=str(error))
+            self._told, self._writing = event.number, False
+
+    async def _keep(self) -> None:
+        while True:
+            at = self._told if self._writing or not self._untold.empty() else self._noted
+            try:
+                if at > self._kept:
+                    await self._store.write(functools.partial(_put, at=at))
+                    self._kept = at
+            except errors.OarlockError as error:
+                _log.warning("resources.cursor_not_kept", error=str(error))
+            await asyncio.sleep(KEEP_EVERY_S)
+
+
+def _put(tx: stores.Transaction, at: int) -> None:
+    tx.put_cursor(CURSOR, at)
