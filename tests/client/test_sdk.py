@@ -13,6 +13,8 @@ import pytest
 from tests.client import driven, live
 
 from oarlock.client import connection, requests
+from oarlock.client.asynchronous import jobverbs as asynchronous
+from oarlock.client.synchronous import jobverbs as synchronous
 from oarlock.spec import bodies, errors, phases, plans
 
 
@@ -31,7 +33,7 @@ def until(true: Callable[[], bool]) -> None:
 
 
 def test_a_job_from_its_submission_to_its_end(
-    server: live.LiveServer, tmp_path: Path, new_client: driven.NewClient
+    server: live.LiveServer, tmp_path: Path, new_client: driven.NewClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = code(tmp_path)
     with new_client() as client:
@@ -47,7 +49,11 @@ def test_a_job_from_its_submission_to_its_end(
         assert [line.text for line in client.logs("digits", tail=1)] == ["two"]
         assert [one.id for one in client.jobs()] == [job.id]
         assert client.jobs(phase="COMPLETED") == []
-        assert "launched" in [record.kind for record in client.events(job.id)]
+        events = client.events(job.id)
+        assert client.events(job.id, kinds=("launched",)) == [one for one in events if one.kind == "launched"] != []
+        for module in (asynchronous, synchronous):
+            monkeypatch.setattr(module, "_PAGE", 1)
+        assert client.events(job.id) == events, "page by page"
         assert client.why(job.id).lines
         server.end(job.id)
         assert client.wait(job.id, timeout_s=5).phase is phases.Phase.COMPLETED

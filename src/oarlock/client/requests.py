@@ -157,8 +157,10 @@ def speed(name: str) -> Request[bodies.Speed]:
     return Request(method="GET", path=_job(name, "/speed"), answer=bodies.Speed)
 
 
-def job_events(name: str, after: int | None = None, limit: int | None = None) -> Request[bodies.RecordPage]:
-    query = _query(after=after, limit=limit)
+def job_events(
+    name: str, after: int | None = None, limit: int | None = None, kinds: tuple[str, ...] = ()
+) -> Request[bodies.RecordPage]:
+    query = _query(after=after, limit=limit, kind=kinds)
     return Request(method="GET", path=_job(name, "/events"), answer=bodies.RecordPage, query=query)
 
 

@@ -200,14 +200,16 @@ class MemoryTransaction:
                 found.setdefault(claim.job, []).append(claim)
         return found
 
-    def records(self, after: int, *, job: str | None = None, limit: int = 1000) -> list[Record]:
+    def records(
+        self, after: int, *, job: str | None = None, kinds: Collection[str] = (), limit: int = 1000
+    ) -> list[Record]:
         if after < self._floor - 1 and (job is None or self._first_seq.get(job, self._floor) < self._floor):
             raise rules.compacted(after, self._floor)
         found: list[Record] = []
         for record in self._log[bisect.bisect_right(self._log, after, key=_seq) :]:
             if len(found) >= limit:
                 break
-            if job in (None, record.job):
+            if job in (None, record.job) and (not kinds or record.kind in kinds):
                 found.append(record)
         return found
 

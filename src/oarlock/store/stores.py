@@ -133,8 +133,10 @@ class View(Protocol):
         """Return the holdings of these jobs, of those that have any."""
         ...
 
-    def records(self, after: int, *, job: str | None = None, limit: int = 1000) -> list[Record]:
-        """Return the event log's lines with `seq` > after, in order.
+    def records(
+        self, after: int, *, job: str | None = None, kinds: Collection[str] = (), limit: int = 1000
+    ) -> list[Record]:
+        """Return the event log's lines with `seq` > after, in order; only those of `kinds`, if any are given.
 
         Raises Gone when some of them (of that job, where given) were compacted away; its `detail["first"]` is where
         the log begins now. The lines of a removed job are missing without that: its `removed` line stands for them.

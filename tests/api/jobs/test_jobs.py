@@ -232,6 +232,10 @@ async def test_halt_resume_cancel_and_forget(rig: rigs.Rig) -> None:
         assert (stopped["code"], stopped["hint"]) == ("conflict", "It no longer runs. See it: oarlock show digits")
         events = (await http.get(f"/api/v1/jobs/{job.id}/events")).json()["items"]
         assert [event["kind"] for event in events if event["kind"] != "phase"] == ["submitted"] + ["intended"] * 3
+        some = await http.get(f"/api/v1/jobs/{job.id}/events", params={"kind": ["submitted", "phase"]})
+        assert some.json()["items"] == [event for event in events if event["kind"] in ("submitted", "phase")] != []
+        many = await http.get(f"/api/v1/jobs/{job.id}/events", params={"kind": [f"kind-{n}" for n in range(21)]})
+        assert (many.status_code, many.json()["error"]["path"]) == (422, "kind")
         assert (await http.delete(f"/api/v1/jobs/{job.id}")).status_code == 204
         assert (await http.get(f"/api/v1/jobs/{job.id}")).status_code == 404
     assert not place.exists(), "its checkpoints in the server's own place go with it"

@@ -73,6 +73,29 @@ class EventLog:
         assert await store.read(lambda v: (v.records(10**30), v.last_seq())) == ([], 7)
         assert await store.read(lambda v: v.records(0, limit=0)) == []
 
+    async def test_lines_are_chosen_by_kind(self, store: stores.Store) -> None:
+        await writing.add(store, "j-1", "j-2")
+        job = await store.read(lambda v: v.job("j-1"))
+        happened = [events.Admitted(attempt=1, holdings=()), events.LaunchFailed(attempt=1, reason="no")]
+
+        def chosen(view: stores.View) -> list[list[int]]:
+            view_of = [
+                view.records(0, kinds=("submitted",)),
+                view.records(0, job="j-1", kinds=("submitted", "launch_failed")),
+                view.records(0, job="j-1", kinds=("submitted", "launch_failed"), limit=1),
+                view.records(3, job="j-1", kinds=("admitted", "\0")),
+                view.records(0, job="j-2", kinds=("\0",)),
+            ]
+            return [[record.seq for record in lines] for lines in view_of]
+
+        def write(tx: stores.Transaction) -> list[list[int]]:
+            tx.put_job(job, happened, at=2.0)
+            return chosen(tx)
+
+        expected = [[1, 2], [1, 4], [1], [], []]
+        assert await store.write(write) == expected, "a transaction sees the lines that it writes"
+        assert await store.read(chosen) == expected
+
     async def test_the_jobs_that_the_log_names_with_their_last_versions(self, store: stores.Store) -> None:
         await writing.add(store, "j-1", "j-2")
 

@@ -98,6 +98,23 @@ async def test_times_go_on_in_the_words_of_the_server(chromium: Browser, still: 
     assert watched.faults == []
 
 
+async def test_a_page_without_times_of_day_makes_no_format_of_dates(
+    chromium: Browser, still: dict[str, stills.Still]
+) -> None:
+    """The first one takes longer than all other work of a page's scripts, just before the first paint."""
+    watched = await test_stills.opened(chromium, still["full"])
+    await watched.context.add_init_script(
+        "window.made = 0; Intl.DateTimeFormat = new Proxy(Intl.DateTimeFormat, "
+        "{ construct: (format, given) => (made++, new format(...given)) });"
+    )
+    for path, expected in (("/jobs", False), ("/jobs/runs", False), ("/cluster", True)):
+        page = await watched.page(path)
+        assert await page.locator("[data-form]").count(), path
+        assert bool(await page.evaluate("made")) is expected, path
+    await watched.context.close()
+    assert watched.faults == []
+
+
 async def test_times_of_day_are_those_of_the_browser(chromium: Browser, still: dict[str, stills.Still]) -> None:
     """The server writes them in UTC, and says so to readers without scripts."""
     watched = await test_stills.opened(chromium, still["full"], zone="Asia/Tokyo")

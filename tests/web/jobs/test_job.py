@@ -110,6 +110,7 @@ async def test_a_rank_has_its_log_its_stacks_and_its_exit_record(rig: browsers.W
         text = browsers.text(page)
         for expected in ("Exit code 3", "the last line", "in the data loader", "its only line"):
             assert expected in text
+        assert "hang: stacks were asked for" in browsers.text((await browser.get(f"/jobs/{job.id}")).text)
 
 
 async def test_decisions_of_one_kind(rig: browsers.WebRig) -> None:
@@ -117,6 +118,7 @@ async def test_decisions_of_one_kind(rig: browsers.WebRig) -> None:
     async with rig.browser("ann") as browser:
         await browser.post("/jobs", data={"action": "halt", "job": job.id, "sure": "yes"}, headers=browsers.OURS)
         page = (await browser.get(f"/jobs/{job.id}?sections=decisions")).text
+        assert "<title>halt</title>" in page, "the timeline marks it"
         links = [one for one in browsers.links(page) if "decision=" in one]
         assert len(links) >= 2, "each kind with its number"
         for link in links:

@@ -15,16 +15,19 @@ from oarlock.api.security import authorisation
 from oarlock.spec import bodies, errors, events
 
 MAX_PAGE = 1000
+MAX_KINDS = 20
 MAX_WAIT_S = 60.0
 GATHER_S = 0.25
 """Seconds between two searches of a long poll that finds only lines of other users."""
 _BEAT_S = 15.0
 
 Seq = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+Kind = Annotated[str, msgspec.Meta(min_length=1, max_length=40)]
 
 
 class JobEventsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     after: Seq = 0
+    kind: tuple[Kind, ...] = ()
     limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_PAGE)] = MAX_PAGE
 
 
@@ -39,8 +42,10 @@ class WatchQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 async def of_job(call: routes.Call) -> bodies.RecordPage:
     query = call.query(JobEventsQuery)
+    if len(query.kind) > MAX_KINDS:
+        raise errors.InvalidInput("These are too many kinds.", path="kind", hint=f"Name at most {MAX_KINDS} at once.")
     job = await call.access.job(call.path["job"])
-    found = await call.access.records(query.after, query.limit, job_id=job.id)
+    found = await call.access.records(query.after, query.limit, job_id=job.id, kinds=query.kind)
     return bodies.RecordPage(tuple(found.items), found.seen)
 
 
@@ -100,7 +105,11 @@ async def _events(call: routes.Call, found: authorisation.Records) -> AsyncItera
 
 ROUTES: tuple[routes.Route, ...] = (
     routes.look(
-        "/api/v1/jobs/{job}/events", of_job, "the job's lines of the event log", bodies.RecordPage, query=JobEventsQuery
+        "/api/v1/jobs/{job}/events",
+        of_job,
+        "the job's lines of the event log, or those of some kinds",
+        bodies.RecordPage,
+        query=JobEventsQuery,
     ),
     routes.look(
         "/api/v1/events",

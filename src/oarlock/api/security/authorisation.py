@@ -9,7 +9,7 @@ hides the names too (`oarlock.spec.access.privacy`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TypeVar
 
 import msgspec
@@ -90,9 +90,14 @@ class Access:
         self.demand(users.Right.USER)
         return await self._store.write(add)
 
-    async def records(self, after: int, limit: int, *, job_id: str | None = None) -> Records:
-        """Return the next lines of the log that the user may see. The user must have access to the job `job_id`."""
-        found = await self._store.read(lambda view: self._records(view, after, limit, job_id))
+    async def records(
+        self, after: int, limit: int, *, job_id: str | None = None, kinds: Collection[str] = ()
+    ) -> Records:
+        """Return the next lines of the log that the user may see. The user must have access to the job `job_id`.
+
+        Lines of a job may be chosen by their `kinds`.
+        """
+        found = await self._store.read(lambda view: self._records(view, after, limit, job_id, kinds))
         return Records([self._shown_record(record) for record in found.items], found.seen)
 
     async def shared(self, look: Callable[[stores.View], T]) -> T:
@@ -181,9 +186,11 @@ class Access:
         owner = None if self.admin else self.user.name
         return suggestions.nearest(name, {job.name for job in view.jobs(stores.JobFilter(owner=owner, limit=_NAMES))})
 
-    def _records(self, view: stores.View, after: int, limit: int, job_id: str | None) -> Records:
+    def _records(
+        self, view: stores.View, after: int, limit: int, job_id: str | None, kinds: Collection[str]
+    ) -> Records:
         if job_id is not None or self.admin:
-            items = view.records(after, job=job_id, limit=limit)
+            items = view.records(after, job=job_id, kinds=kinds, limit=limit)
             return Records(items, items[-1].seq if items else after)
         mine = {"": True}  # all users may see nodes and pools
         items = []

@@ -20,6 +20,8 @@ from oarlock.spec.jobs import Job
 if TYPE_CHECKING:
     from oarlock.data.snapshots import snapshots
 
+_PAGE = 1000
+
 
 class AsyncJobVerbs(caller.AsyncCaller):
     """Verbs about jobs."""
@@ -179,14 +181,15 @@ class AsyncJobVerbs(caller.AsyncCaller):
         """Return the speed of the job by number of devices: measured, and fitted to the measurements."""
         return await self._sender.send(requests.speed(job))
 
-    async def events(self, job: str) -> list[Record]:
-        """Return the job's lines of the event log, oldest first."""
+    async def events(self, job: str, *, kinds: Iterable[str] = ()) -> list[Record]:
+        """Return the job's lines of the event log, oldest first; only those of `kinds`, if any are given."""
         found: list[Record] = []
         after: int | None = None
+        chosen = tuple(kinds)
         while True:
-            page = await self._sender.send(requests.job_events(job, after))
+            page = await self._sender.send(requests.job_events(job, after, _PAGE, chosen))
             found += page.items
-            if not page.items:
+            if len(page.items) < _PAGE:
                 return found
             after = page.next
 

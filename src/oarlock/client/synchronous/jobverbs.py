@@ -21,6 +21,8 @@ from oarlock.spec.jobs import Job
 if TYPE_CHECKING:
     from oarlock.data.snapshots import snapshots
 
+_PAGE = 1000
+
 
 class JobVerbs(caller.Caller):
     """Verbs about jobs."""
@@ -180,14 +182,15 @@ class JobVerbs(caller.Caller):
         """Return the speed of the job by number of devices: measured, and fitted to the measurements."""
         return self._sender.send(requests.speed(job))
 
-    def events(self, job: str) -> list[Record]:
-        """Return the job's lines of the event log, oldest first."""
+    def events(self, job: str, *, kinds: Iterable[str] = ()) -> list[Record]:
+        """Return the job's lines of the event log, oldest first; only those of `kinds`, if any are given."""
         found: list[Record] = []
         after: int | None = None
+        chosen = tuple(kinds)
         while True:
-            page = self._sender.send(requests.job_events(job, after))
+            page = self._sender.send(requests.job_events(job, after, _PAGE, chosen))
             found += page.items
-            if not page.items:
+            if len(page.items) < _PAGE:
                 return found
             after = page.next
 

@@ -171,9 +171,11 @@ class SqlTransaction(reading.SqlView):
         self._held |= {job_id: found.get(job_id, []) for job_id in ids}
         return found
 
-    def records(self, after: int, *, job: str | None = None, limit: int = 1000) -> list[Record]:
+    def records(
+        self, after: int, *, job: str | None = None, kinds: Collection[str] = (), limit: int = 1000
+    ) -> list[Record]:
         self._write_records()
-        return super().records(after, job=job, limit=limit)
+        return super().records(after, job=job, kinds=kinds, limit=limit)
 
     def changed_jobs(self, after: int) -> dict[str, int]:
         self._write_records()

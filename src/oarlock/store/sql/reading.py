@@ -72,6 +72,8 @@ _RECORDS = (
     .limit(sa.bindparam("most"))
 )
 _RECORDS_OF_JOB = _RECORDS.where(schema.records.c.job == sa.bindparam("job"))
+_OF_KINDS = schema.records.c.kind.in_(sa.bindparam("kinds", expanding=True))
+_RECORDS_OF_KINDS, _RECORDS_OF_JOB_AND_KINDS = _RECORDS.where(_OF_KINDS), _RECORDS_OF_JOB.where(_OF_KINDS)
 _CHANGED = (
     sa.select(schema.records.c.job, schema.records.c.version)
     .where(schema.records.c.seq > sa.bindparam("after"), schema.records.c.job != sa.literal_column("''"))
@@ -217,7 +219,9 @@ class SqlView:
                 found.setdefault(claim.job, []).append(claim)
         return found
 
-    def records(self, after: int, *, job: str | None = None, limit: int = 1000) -> list[Record]:
+    def records(
+        self, after: int, *, job: str | None = None, kinds: Collection[str] = (), limit: int = 1000
+    ) -> list[Record]:
         floor = self._floor()
         if after < floor - 1 and (job is None or self._first_seq(job, floor) < floor):
             raise rules.compacted(after, floor)
@@ -226,7 +230,11 @@ class SqlView:
             if not rules.storable(job):
                 return []
             wanted["job"] = job
-        rows = self._connection.execute(_RECORDS if job is None else _RECORDS_OF_JOB, wanted)
+        statement = _RECORDS if job is None else _RECORDS_OF_JOB
+        if kinds:
+            wanted["kinds"] = sorted(filter(rules.storable, kinds))
+            statement = _RECORDS_OF_KINDS if job is None else _RECORDS_OF_JOB_AND_KINDS
+        rows = self._connection.execute(statement, wanted)
         return [
             Record(seq=seq, at=at, job=of, kind=kind, version=version, data=msgspec.json.decode(data))
             for seq, at, of, kind, version, data in rows

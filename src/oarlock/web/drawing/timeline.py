@@ -20,6 +20,8 @@ MARKS = {
 }
 INTENTS = {"halt": ("‖", "halt"), "run": ("▶", "resume"), "cancel": ("■", "cancel"), "preempt": ("<", "preempted")}
 INTENTS |= {"resize": ("↔", "resized")}
+KINDS = ("intended", *MARKS)
+"""The kinds of events that `draw` needs."""
 MOST_MARKS = 200
 PARTS, STEP_S = 128, 5.0
 """A timeline that still grows does so by one of so many parts, and by no less than a step."""
@@ -59,7 +61,7 @@ class Timeline(msgspec.Struct, frozen=True):
 
 
 def draw(job: jobs.Job, found: Sequence[events.Record], now: float) -> Timeline | None:
-    """Return the timeline, None for a job that has had no attempt."""
+    """Return the timeline with the events `found` of `KINDS`, None for a job that has had no attempt."""
     if not job.attempts:
         return None
     begin = job.attempts[0].started_at

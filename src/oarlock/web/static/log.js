@@ -68,7 +68,7 @@
   const zoned = (page) => {
     for (const one of page.querySelectorAll("time")) {
       const minute = one.dateTime.slice(0, 16);
-      if (!minutes.has(minute)) minutes.set(minute, oarlockTimes.hours.format(Date.parse(`${minute}Z`)));
+      if (!minutes.has(minute)) minutes.set(minute, oarlockTimes.hours().format(Date.parse(`${minute}Z`)));
       one.textContent = minutes.get(minute) + one.textContent.slice(5);
     }
     return page;

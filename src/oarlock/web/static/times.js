@@ -49,11 +49,16 @@ window.oarlockTimes = (() => {
   };
 
   const CLOCK = /(\d{4}-\d\d-\d\d) (\d\d:\d\d) UTC/g;
-  const hours = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
-  const days = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric" });
+  // Made at their first use: the first format of a page takes longer than all that its scripts do before the first paint.
+  const late = (make) => {
+    let made;
+    return () => (made ??= make());
+  };
+  const hours = late(() => new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", hourCycle: "h23" }));
+  const days = late(() => new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric" }));
   const clock = (at) => {
-    const today = days.format(Date.now() + aheadMs) === days.format(at);
-    return today ? hours.format(at) : `${days.format(at)}, ${hours.format(at)}`;
+    const [today, day, hour] = [days().format(Date.now() + aheadMs), days().format(at), hours().format(at)];
+    return today === day ? hour : `${day}, ${hour}`;
   };
   const settle = (root) => {
     for (const one of root.querySelectorAll("[data-clocks] title, [data-clocks] li")) {
@@ -61,7 +66,7 @@ window.oarlockTimes = (() => {
       if (text !== one.textContent) one.textContent = text;
     }
     for (const one of root.querySelectorAll("[data-clock]")) one.textContent = clock(Date.parse(one.dataset.clock));
-    for (const one of root.querySelectorAll("[data-zone]")) one.textContent = `Times are those of ${hours.resolvedOptions().timeZone}.`;
+    for (const one of root.querySelectorAll("[data-zone]")) one.textContent = `Times are those of ${hours().resolvedOptions().timeZone}.`;
     write(root);
   };
   const hear = (now) => {

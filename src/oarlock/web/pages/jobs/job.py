@@ -39,7 +39,7 @@ async def show(visit: visits.Visit) -> routing.Filled:
     client = visit.client
     job = await client.job(visit.parameters["job"])
     now = visit.server.now
-    why, events = await asyncio.gather(client.why(job.id), client.events(job.id))
+    why, events = await asyncio.gather(client.why(job.id), client.events(job.id, kinds=timeline.KINDS))
     short = summaries.of(job, now)
     drawn = timeline.draw(job, events, now)
     wanted = frozenset(name for text in visit.query.get("sections", ()) for name in text.split(","))
