@@ -154,6 +154,9 @@
     if (WHOLLY.includes(target.name)) main.dispatchEvent(new Event("stale"));
   });
   main.addEventListener("click", ({ target }) => target.id === "whole" && zoomed(null, null));
+  // The colours of a canvas are those with which it was drawn.
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", all);
+  new MutationObserver(all).observe(document.documentElement, { attributeFilter: ["data-theme"] });
   addEventListener("resize", () => {
     for (const [figure, chart] of drawn) oarlockPlot.resize(chart, figure.clientWidth);
   });
