@@ -36,6 +36,9 @@
       if (ends && ends[0] <= ends[1]) zoomed(ends, x.value === "step" ? null : [low, high]);
     });
     if (chart) drawn.set(figure, chart);
+    const note = figure.querySelector(".left-out") ?? figure.appendChild(Object.assign(document.createElement("span"), { className: "quiet left-out" }));
+    const { left_out } = told;
+    note.textContent = left_out ? ` ${left_out} ${left_out > 1 ? "ranks have" : "rank has"} no line; mean and range are of all.` : "";
   };
 
   const draw = async (figure) => {
