@@ -129,6 +129,27 @@ def test_a_day_of_devices() -> None:
     assert (idle.held, idle.most) == (0.0, 0.0)
 
 
+def test_the_time_before_the_server_ran_is_no_idle_time() -> None:
+    def held(first: float, last: float | None, *devices: int) -> bodies.HeldBefore:
+        places = (bodies.Place("here", devices),)
+        return bodies.HeldBefore(
+            user="ann", pool="p", name="n", attempt=1, started_at=first, ended_at=last, places=places
+        )
+
+    now = 10 * deviceday.DAY_S
+    state = bodies.NodeState(node=rigs.NODE, held=holdings.Resources(), holdings=())
+    (day,) = deviceday.days([state], [held(now - 60, None, 0, 1)], now, started_at=now - 120)
+    assert (day.held, day.idle, day.most, day.known_s) == (1.0, 1.0, 2, 120.0)
+    assert day.points.startswith("190,24 190,"), "the curve begins there, too"
+    (day,) = deviceday.days([state], [], now, started_at=now - 120)
+    assert (day.held, day.idle, day.known_s) == (0.0, 2.0, 120.0)
+    (day,) = deviceday.days([state], [], now, [samples.Sample(at=now - 600)], started_at=now - 120)
+    assert day.known_s == 600.0, "an earlier server has told"
+    short = [held(now - 100, now - 90, 0), held(now - 90, now - 80, 1), held(now - 50, now - 49, 0, 1)]
+    (day,) = deviceday.days([state], short, now)
+    assert day.most == 2, "also where they were held for a second"
+
+
 async def test_devices_pools_and_notices(rig: browsers.WebRig, monkeypatch: pytest.MonkeyPatch) -> None:
     rig.take_time(monkeypatch)
     await test_outlook.fill(rig, "big", 1, timeout="1h")
@@ -149,6 +170,7 @@ async def test_devices_pools_and_notices(rig: browsers.WebRig, monkeypatch: pyte
         day = (await browser.get("/?sections=day")).text
         browsers.elements(day)
         assert "1 of 2</td>" in day
+        assert "Last 1h" in browsers.text(day)
     async with rig.browser("root") as browser:
         text = browsers.text((await browser.get("/")).text)
         assert "the disk is full" in text

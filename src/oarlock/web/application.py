@@ -142,6 +142,8 @@ class Pages:
             origins.check_host(visit.headers.get("host", ""), self._settings.hosts)
             page = self._page(visit)
             script, visit.plain = script or page.stream, page.script
+            if visit.secret is not None:  # one that has ended counts, too: what was typed is kept
+                visit.form_bytes = page.form_bytes
             if page.stream or visit.method not in origins.SAFE:
                 origins.check_origin(visit.headers)
             if not page.open:
@@ -262,8 +264,9 @@ class Pages:
             return await self._response(visit, table.Filled(template="reload.html"), None)
         if visit.method == "GET" and not script:
             return table.to("/login" + templating.query({"next": visit.address}))
-        if visit.headers.get("content-type", "").startswith(("application/x-www-form-urlencoded", multipart.MEDIA)):
-            kept = {"title": "Not logged in", "error": error, "form": await visit.form()}
+        media = visit.headers.get("content-type", "").partition(";")[0]
+        if media in ("application/x-www-form-urlencoded", multipart.MEDIA):
+            kept = {"title": "Not logged in", "error": error, "form": await visit.form(), "media": media}
             return await self._response(visit, table.Filled(template="again.html", facts=kept, status=401), None)
         return await self._failure(visit, error)
 

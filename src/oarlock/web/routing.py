@@ -38,7 +38,8 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
 
     An `open` page needs no session. A `stream` is refused to other sites although it changes nothing. A script alone
     calls an action with `script`, and gets its failures as JSON. A `live` page fetches itself again, and shows nothing
-    but what its address and its user's rights determine: equal readers share its updates (`fragments`).
+    but what its address and its user's rights determine: equal readers share its updates (`fragments`). `form_bytes` is
+    the most of a form that the page takes.
     """
 
     path: str
@@ -51,6 +52,7 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     stream: bool = False
     script: bool = False
     live: bool = False
+    form_bytes: int = visits.FORM_LIMIT_BYTES
     key: str = ""
 
 

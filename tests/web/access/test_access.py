@@ -32,6 +32,7 @@ async def ask(rig: browsers.WebRig, page: routing.Page, job: jobs.Job, who: str,
         "/jobs": {"action": "halt", "job": job.id, "sure": "yes"},
         "/jobs/{job}/set": {"priority": "60"},
         "/pools/edit": {"pool": "new"},
+        "/pools/remove": {"pool": "default"},
         "/simulate": {"workload": "small-first"},
         "/submit": {"text": "command: python a.py"},
         "/users": {"action": "add", "user": "new"},
@@ -65,6 +66,8 @@ async def test_every_page_for_every_kind_of_session(rig: browsers.WebRig, page: 
             assert status == (200 if page.method == "GET" else 303), who
         elif (who == "vera" and page.right is users.Right.USER) or (who != "root" and page.right is users.Right.ADMIN):
             assert status == 403
+        elif page.path == "/pools/remove":
+            assert status == (404 if page.method == "GET" else 409), "none is named, and this one stays"
         elif page.path == "/simulate/{job}":
             assert status == 404, "it is not a simulation"
         elif page.path == "/jobs/{job}/set":

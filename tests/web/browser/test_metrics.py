@@ -13,6 +13,7 @@ from tests.web.browser import conftest, stills, test_stills
 
 from oarlock.data import storage
 from oarlock.spec import events, holdings, intents, jobs
+from oarlock.web.pages.jobs import metrics
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser
@@ -81,8 +82,8 @@ async def test_charts_of_many_metrics(shell: shells.Shell, browser: conftest.Wat
 class Numbers:
     """The numbers of a server in this process: a loss of so many steps for each job; step 30 is not a number."""
 
-    def __init__(self, rig: browsers.WebRig, count: int = 0) -> None:
-        self.count = count
+    def __init__(self, rig: browsers.WebRig, count: int = 0, ranks: int = 1) -> None:
+        self.count, self._ranks = count, ranks
         self._begin = rig.clock.now
         rig.metrics.series, rig.metrics.names = self.series, self.names  # type: ignore[assignment, method-assign]
 
@@ -94,7 +95,8 @@ class Numbers:
         values = [math.nan if step == 30 else 10.0 / (1 + step) for step in range(self.count)]
         points = [storage.Point(step, self._begin + step, value) for step, value in enumerate(values)]
         shown = tuple(one for one in points if first <= one.step <= last)
-        return [storage.Series(task="worker-0", process=0, name="loss", points=shown, count=len(shown))]
+        told = {"process": 0, "name": "loss", "points": shown, "count": len(shown)}
+        return [storage.Series(task=f"worker-{rank}", **told) for rank in range(self._ranks)]
 
 
 async def ran(rig: browsers.WebRig) -> jobs.Job:
@@ -192,4 +194,40 @@ async def test_restarts_resizes_and_steps_without_a_number_are_marked_beside_a_s
             await page.click("#whole")
             await page.wait_for_selector(f".plot[aria-label='loss: 100 points, {marks}']")
             assert "from=" not in page.url
+        await watched.context.close()
+
+
+AXIS = "(() => { const [one] = uPlot.sync('metrics').plots; return one?.axes[0].stroke(one, 0); })()"
+QUIET = "getComputedStyle(document.documentElement).getPropertyValue('--quiet').trim()"
+
+
+async def test_charts_are_drawn_anew_in_another_theme(chromium: Browser, tmp_path: Path) -> None:
+    async with stills.serving(tmp_path, full=False) as still:
+        Numbers(still.rig, 10)
+        job = await still.rig.end((await still.rig.launch(await still.rig.submit("ann", name="ended"))).id)
+        watched = await test_stills.opened(chromium, still, moving=True)
+        page = await watched.page(f"/jobs/{job.id}/metrics")
+        await page.wait_for_selector("figure[data-name=loss] canvas")
+        light = await page.evaluate(AXIS)
+        await page.emulate_media(color_scheme="dark")
+        await conftest.until(page, f"{AXIS} === {QUIET} && {QUIET} !== '{light}'")
+        await page.evaluate("document.documentElement.dataset.theme = 'light'")
+        await conftest.until(page, f"{AXIS} === '{light}'")
+        await watched.context.close()
+        assert watched.faults == []
+
+
+async def test_ranks_that_have_no_line_are_told_in_words(
+    chromium: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics, "MOST_LINES", 2)
+    async with stills.serving(tmp_path, full=False) as still:
+        Numbers(still.rig, 10, ranks=3)
+        job = await still.rig.end((await still.rig.launch(await still.rig.submit("ann", name="ended"))).id)
+        watched = await test_stills.opened(chromium, still, moving=True)
+        page = await watched.page(f"/jobs/{job.id}/metrics?ranks=lines")
+        figure = page.locator("figure[data-name=loss]")
+        await figure.get_by_text("1 rank has no line; mean and range are of all.").wait_for()
+        await page.select_option("select[name=ranks]", "range")
+        await figure.get_by_text("no line").wait_for(state="detached")
         await watched.context.close()

@@ -50,6 +50,37 @@ async def test_the_tree_is_told_in_words_and_administrators_alone_change_it(rig:
     assert "/pools/edit" not in await page(rig, "/pools", "ann")
 
 
+async def test_a_pool_is_removed_after_what_is_in_the_way_was_shown(rig: browsers.WebRig) -> None:
+    await test_pools.change(rig, "research", reserve={"gpus": 1})
+    await test_pools.change(rig, "vision", parent="research")
+    job = await rig.submit("ann", name="waits", pool="vision")
+    assert "/pools/remove?pool=vision" in await page(rig, "/pools/edit?pool=vision")
+    assert "/pools/remove" not in await page(rig, "/pools/edit"), "a new pool"
+    button = '<button class="danger">Remove</button>'
+    for name, said in (
+        ("default", "always there"),
+        ("research", "removed after those below it"),
+        ("vision", "once its jobs have ended"),
+    ):
+        asked = await page(rig, f"/pools/remove?pool={name}")
+        assert (said in browsers.text(asked), button in asked) == (True, False)
+        async with rig.browser("root") as browser:
+            refused = await browser.post("/pools/remove", data={"pool": name}, headers=browsers.OURS)
+        browsers.elements(refused.text)
+        assert (refused.status_code, 'role="alert"' in refused.text) == (409, True)
+    await rig.end((await rig.launch(job)).id)
+    for name in ("vision", "research"):
+        asked = await page(rig, f"/pools/remove?pool={name}")
+        assert (button in asked, f"oarlock pool rm {name}" in asked) == (True, True)
+        async with rig.browser("root") as browser:
+            done = await browser.post("/pools/remove", data={"pool": name}, headers=browsers.OURS)
+        assert (done.status_code, done.headers["location"]) == (303, "/pools")
+    async with rig.browser("root") as browser:
+        assert (await browser.get("/pools/remove?pool=vision")).status_code == 404
+        gone = await browser.post("/pools/remove", data={"pool": "vision"}, headers=browsers.OURS)
+        assert gone.status_code == 404
+
+
 def taken(at: float, used: float, entitled: float, **more: Any) -> samples.Sample:
     pool = samples.PoolUse({"gpus": used, "cpus": 1.0}, {"gpus": entitled, "cpus": 8.0})
     return samples.Sample(at=at, pools={"research": pool, **more})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from oarlock.spec import jobs, phases
 from oarlock.spec.input import validation
 from oarlock.spec.simulator import recordings
 from oarlock.spec.simulator import simulations as nouns
-from oarlock.web.access import multipart
+from oarlock.web.access import cookies, multipart
 from oarlock.web.drawing import simulated
 from oarlock.web.pages.cluster import simulate
 
@@ -157,6 +158,22 @@ async def test_a_file_is_a_workload_without_scripts(rig: browsers.WebRig) -> Non
             body, headers = sent(workload="small-first", file=("notes.txt", content))
             answer = await browser.post("/simulate", content=body, headers=headers)
             assert (answer.status_code, said in browsers.text(answer.text)) == (status, True)
+
+
+async def test_a_large_workload_outlives_its_session(rig: browsers.WebRig) -> None:
+    text = "timestamp,duration,num_gpus\n" + "0,100,1\n" * 300_000
+    body, headers = sent(workload="small-first", policy="fifo", file=("jobs.csv", text.encode()))
+    name = cookies.SessionCookie(browsers.SERVER, secure=False).name
+    async with rig.browser() as browser:
+        assert (await browser.post("/simulate", content=body, headers=headers)).status_code == 413, (
+            "a stranger's is not"
+        )
+        ended = {**headers, "Cookie": f"{name}=oas_{'A' * 43}"}
+        answer = await browser.post("/simulate", content=body, headers=ended)
+    assert answer.status_code == 401
+    kept = re.findall(r'<textarea [^>]*name="(\w+)"[^>]*>\n([^<]*)</textarea>', answer.text)
+    assert dict(kept) == {"workload": "small-first", "policy": "fifo", "file": text}
+    assert 'enctype="multipart/form-data"' in answer.text, "as large once more, and no larger"
 
 
 @pytest.mark.parametrize(

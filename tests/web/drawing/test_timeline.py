@@ -68,3 +68,29 @@ def test_the_parts_of_a_bar_are_the_phases_of_its_attempt() -> None:
     assert [part.word for part in drawn.rows[0].parts] == ["DEPLOYING", "DOWNLOADING", "PROCESSING", "ended: HALTED"]
     assert [part.word for part in drawn.rows[1].parts] == ["DEPLOYING", "DOWNLOADING", "PROCESSING"]
     assert timeline.draw(msgspec.structs.replace(JOB, attempts=()), [], 400.0) is None
+
+
+@pytest.mark.parametrize(
+    ("phase", "attempt", "words"),
+    [
+        (phases.Phase.STORING, {"storing_at": 350.0}, ["DEPLOYING", "DOWNLOADING", "PROCESSING", "STORING"]),
+        (phases.Phase.DOWNLOADING, {"processing_at": None}, ["DEPLOYING", "DOWNLOADING"]),
+        (phases.Phase.DEPLOYING, {"processing_at": None}, ["DEPLOYING", "DEPLOYING"]),
+        (phases.Phase.DEPLOYING, {"processing_at": None, "launched_at": None}, ["DEPLOYING"]),
+    ],
+)
+def test_the_last_part_is_the_phase_in_which_the_attempt_is(
+    phase: phases.Phase, attempt: dict[str, float | None], words: list[str]
+) -> None:
+    last = msgspec.structs.replace(SECOND, **attempt)
+    drawn = timeline.draw(msgspec.structs.replace(JOB, attempts=(FIRST, last), phase=phase), [], 400.0)
+    assert drawn is not None
+    assert [part.word for part in drawn.rows[1].parts] == words
+
+
+def test_an_attempt_that_stored_or_downloaded_when_it_ended_says_so() -> None:
+    for changes, word in (({"storing_at": 190.0}, "STORING"), ({"processing_at": None}, "DOWNLOADING")):
+        ended = msgspec.structs.replace(JOB, attempts=(msgspec.structs.replace(FIRST, **changes), SECOND))
+        drawn = timeline.draw(ended, [], 400.0)
+        assert drawn is not None
+        assert drawn.rows[0].parts[-2].word == word

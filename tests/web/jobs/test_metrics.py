@@ -120,6 +120,7 @@ async def test_many_ranks_are_one_line_unless_their_lines_are_asked_for(
         assert sum(one["count"] for one in told["series"]) == ranks - left_out
         page = (await browser.get(f"/jobs/{job.id}/metrics", params={"name": "loss", "ranks": look})).text
         assert page.count("<polyline") == lines, "the same without JavaScript"
+        assert re.findall(r"(\d+) ranks have no line", page) == [str(left_out)] * (left_out > 0)
 
 
 async def test_the_times_at_which_an_attempt_got_other_workers(

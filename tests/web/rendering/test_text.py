@@ -173,6 +173,8 @@ FORMS = {
     "GET /submit": ("from", "example"),
     "GET /users": ("user",),
     "GET /pools/edit": ("pool",),
+    "GET /pools/remove": ("pool",),
+    "POST /pools/remove": ("pool",),
     "GET /login": ("next",),
     "GET /jobs/{job}/log": (
         *("q", "task", "attempt", "stream", "since", "until", "line", "at", "back", "times", "exact", "wrap"),
@@ -199,6 +201,7 @@ FORMS = {
         "field.name",
         "field.command",
         "field.env",
+        "changed",
         "code",
         "source",
         "digest",

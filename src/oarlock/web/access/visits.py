@@ -63,6 +63,7 @@ class Visit:
         self.parameters: dict[str, str] = scope.get("path_params", {})
         self.query = _decoded(scope["query_string"])
         self.scope_query: bytes = scope["query_string"]
+        self.form_bytes = FORM_LIMIT_BYTES
         self.plain = False  # a script reads the answer: a failure is JSON, and not a page
         self.secret = secret
         self.cookie = cookie
@@ -135,10 +136,10 @@ class Visit:
         """Return the path with its query: the permanent link to this page."""
         return f"{self.path}?{urlencode(self.query, doseq=True)}" if self.query else self.path
 
-    async def form(self, limit_bytes: int = FORM_LIMIT_BYTES) -> dict[str, list[str]]:
+    async def form(self) -> dict[str, list[str]]:
         """Return the fields of a posted form, with the text of its files. Raises TooLarge, and InvalidInput."""
         if self._form is None:
-            body = b"".join([chunk async for chunk in self.chunks(limit_bytes)])
+            body = b"".join([chunk async for chunk in self.chunks(self.form_bytes)])
             media = self.headers.get("content-type", "")
             self._form = multipart.fields(body, media) if media.startswith(multipart.MEDIA) else _decoded(body)
         return self._form

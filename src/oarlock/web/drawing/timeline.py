@@ -92,7 +92,8 @@ def _parts(job: jobs.Job, attempt: attempts.Attempt, begin: float, end: float, s
     ends = [
         (attempt.launched_at, phases.Phase.DEPLOYING),
         (attempt.processing_at, phases.Phase.DOWNLOADING),
-        (until, phases.Phase.PROCESSING if attempt.processing_at is not None else phases.Phase.DEPLOYING),
+        (attempt.storing_at, phases.Phase.PROCESSING),
+        (until, _last(job, attempt)),
     ]
     at = attempt.started_at
     for stop, phase in ends:
@@ -107,6 +108,17 @@ def _parts(job: jobs.Job, attempt: attempts.Attempt, begin: float, end: float, s
         other = phases.Phase.FAILED if failed else phases.Phase.HALTED
         word = str(job.phase if last and job.terminal else other)
         yield Stretch(max(0.0, (until - begin) * scale - 4), 4, marks.PHASES[word].colour, f"ended: {word}")
+
+
+def _last(job: jobs.Job, attempt: attempts.Attempt) -> phases.Phase:
+    """Return the phase in which the attempt is, or ended."""
+    if attempt.storing_at is not None:
+        return phases.Phase.STORING
+    if attempt.processing_at is not None:
+        return phases.Phase.PROCESSING
+    if job.live is not None and job.live.number == attempt.number and job.phase in phases.RUNNING:
+        return job.phase
+    return phases.Phase.DOWNLOADING if attempt.launched_at is not None else phases.Phase.DEPLOYING
 
 
 def _stretch(at: float, stop: float, phase: str, begin: float, scale: float) -> Stretch:

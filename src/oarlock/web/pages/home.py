@@ -141,7 +141,7 @@ async def _day(
     past, found = await asyncio.gather(
         visit.client.history(since=since, limit=MOST_HELD), visit.client.samples(since=since)
     )
-    return deviceday.days(nodes, past.items, now, found.items), past
+    return deviceday.days(nodes, past.items, now, found.items, started_at=visit.server.started_at), past
 
 
 async def _notices(visit: visits.Visit, states: Sequence[bodies.NodeState]) -> list[findings.Finding]:

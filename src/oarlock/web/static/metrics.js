@@ -36,6 +36,9 @@
       if (ends && ends[0] <= ends[1]) zoomed(ends, x.value === "step" ? null : [low, high]);
     });
     if (chart) drawn.set(figure, chart);
+    const note = figure.querySelector(".left-out") ?? figure.appendChild(Object.assign(document.createElement("span"), { className: "quiet left-out" }));
+    const { left_out } = told;
+    note.textContent = left_out ? ` ${left_out} ${left_out > 1 ? "ranks have" : "rank has"} no line; mean and range are of all.` : "";
   };
 
   const draw = async (figure) => {
@@ -154,6 +157,9 @@
     if (WHOLLY.includes(target.name)) main.dispatchEvent(new Event("stale"));
   });
   main.addEventListener("click", ({ target }) => target.id === "whole" && zoomed(null, null));
+  // The colours of a canvas are those with which it was drawn.
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", all);
+  new MutationObserver(all).observe(document.documentElement, { attributeFilter: ["data-theme"] });
   addEventListener("resize", () => {
     for (const [figure, chart] of drawn) oarlockPlot.resize(chart, figure.clientWidth);
   });

@@ -155,7 +155,6 @@ const oarlockPlot = (() => {
     place.setAttribute("role", "group"); // and no picture: its legend can be reached
     place.querySelector(".u-legend").tabIndex = 0; // it scrolls where it is long
     place.setAttribute("aria-label", said.join(", "));
-    if (told.left_out) place.title = said.at(-1);
     return chart;
   };
 

@@ -100,6 +100,50 @@ async def change(visit: visits.Visit) -> routing.Filled | responses.Response:
         return _form(name, number, typed, error=error)
 
 
+async def ask_removal(visit: visits.Visit) -> routing.Filled:
+    """Ask whether to remove a pool, and tell what is in the way. Raises NotFound."""
+    tree = await visit.client.pools()
+    name = visit.asked("pool")
+    state = next((state for state in tree if state.pool.name == name), None)
+    if state is None:
+        raise errors.NotFound(f"There is no pool {name[:63]!r}.", hint="Start from the pools.")
+    below = sorted(one.pool.name for one in tree if one.pool.parent == name)
+    return _removal(state, below)
+
+
+async def remove(visit: visits.Visit) -> routing.Filled | responses.Response:
+    """Remove a pool that has no job and no pool below it. A refusal is told beside what is in the way."""
+    form = await visit.form()
+    name = visits.one(form, "pool")
+    try:
+        await visit.client.remove_pool(name)
+        return routing.to("/pools")
+    except errors.Conflict as error:
+        tree = await visit.client.pools()
+        state = next((state for state in tree if state.pool.name == name), None)
+        if state is None:
+            raise
+        return _removal(state, sorted(one.pool.name for one in tree if one.pool.parent == name), error)
+
+
+def _removal(state: bodies.PoolState, below: list[str], error: errors.OarlockError | None = None) -> routing.Filled:
+    name = state.pool.name
+    facts = {
+        "title": f"Remove the pool {name}",
+        "name": name,
+        "given": {field: text for field, text in _typed(state.pool).items() if text},
+        "running": state.running,
+        "waiting": state.waiting,
+        "below": below,
+        "always": name == pools.DEFAULT,
+        "error": error,
+        "command": f"oarlock pool rm {name}",
+    }
+    return routing.Filled(
+        template="cluster/poolremoval.html", facts=facts, status=error.status if error is not None else 200
+    )
+
+
 def _form(
     name: str,
     version: int,
@@ -192,4 +236,6 @@ PAGES: tuple[routing.Page, ...] = (
     routing.Page(path="/pools", title="Pools", handler=show, key="p", live=True),
     routing.Page(path="/pools/edit", title="Pool", handler=edit, right=users.Right.ADMIN),
     routing.Page(path="/pools/edit", handler=change, method="POST", right=users.Right.ADMIN),
+    routing.Page(path="/pools/remove", title="Remove a pool", handler=ask_removal, right=users.Right.ADMIN),
+    routing.Page(path="/pools/remove", handler=remove, method="POST", right=users.Right.ADMIN),
 )

@@ -37,7 +37,7 @@ async def show(visit: visits.Visit) -> routing.Filled:
 
 async def start(visit: visits.Visit) -> routing.Filled | responses.Response:
     """Submit the simulation as a job. A refused form comes back as it was typed."""
-    form = await visit.form(MOST_BYTES)
+    form = await visit.form()
     typed = {name: values[0] for name, values in form.items() if name not in ("policy", "file") and values}
     if "file" in form:
         typed |= {"workload": YOURS, "text": form["file"][0]}
@@ -124,6 +124,8 @@ def _command(typed: dict[str, str], policies: tuple[str, ...]) -> str:
 
 PAGES: tuple[routing.Page, ...] = (
     routing.Page(path="/simulate", title="Simulate", handler=show, right=users.Right.USER, key="i"),
-    routing.Page(path="/simulate", title="Simulate", handler=start, method="POST", right=users.Right.USER),
+    routing.Page(
+        path="/simulate", title="Simulate", handler=start, method="POST", right=users.Right.USER, form_bytes=MOST_BYTES
+    ),
     routing.Page(path="/simulate/{job}", title="Simulation", handler=follow, live=True),
 )

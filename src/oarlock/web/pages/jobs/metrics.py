@@ -89,8 +89,7 @@ async def numbers(visit: visits.Visit) -> responses.Response:
             msgspec.structs.replace(one, epochs=curves.along(told, one.steps), **marks)
             for one in _lines(found.series, ranks, smoothing)
         ]
-        left_out = len(found.series) - len(series) if len(series) == MOST_LINES else 0
-        return msgspec.json.encode(Numbers(series, left_out))
+        return msgspec.json.encode(Numbers(series, _left_out(found.series, series)))
 
     return responses.Response(await asyncio.to_thread(encoded), media_type="application/json")
 
@@ -110,6 +109,11 @@ def _lines(found: Sequence[answers.Series], ranks: str, smoothing: float) -> lis
         )
         for place, one in enumerate(lines)
     ]
+
+
+def _left_out(found: Sequence[answers.Series], lines: Sequence[curves.Columns]) -> int:
+    """Return the number of ranks that have no line."""
+    return len(found) - len(lines) if len(lines) == MOST_LINES else 0
 
 
 def window(visit: visits.Visit) -> float:
@@ -140,10 +144,12 @@ async def epochs(visit: visits.Visit, job: str, names: Sequence[str], points: in
 
 def _drawn(drawn: Sequence[answers.Metrics], only: Sequence[str], ranks: str, smoothing: float) -> dict[str, Any]:
     """Return the charts and the table of single metrics."""
-    found = []
+    found, left_out = [], 0
     for name, told in zip(only, drawn, strict=True):
-        found += charts.of_lines(name, _lines(told.series, ranks, smoothing))
-    return {"charts": found, "table": [_summary(one) for told in drawn for one in told.series]}
+        lines = _lines(told.series, ranks, smoothing)
+        found += charts.of_lines(name, lines)
+        left_out = max(left_out, _left_out(told.series, lines))
+    return {"charts": found, "left_out": left_out, "table": [_summary(one) for told in drawn for one in told.series]}
 
 
 def _summary(one: answers.Series) -> dict[str, Any]:
