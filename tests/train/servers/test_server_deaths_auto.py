@@ -16,7 +16,7 @@ from torch import nn
 
 from oarlock import train
 from oarlock.train.servers import addresses
-from oarlock.train.servers.process import server
+from oarlock.train.servers.process import desks, server
 from oarlock.train.strategies import automatic, choices
 
 STEPS = 30
@@ -28,7 +28,7 @@ def dying() -> Iterator[addresses.Addresses]:
     """Run a server that dies after it has answered rank 0, and before it answers rank 1. Another takes its place."""
     answered = threading.Event()
 
-    class Desk(server._Desk):
+    class Desk(desks.Desk):
         def _step(self, head: Any) -> None:
             super()._step(head)
             if self._server is made[0] and head.fields["base"] == LAST and self._place.rank == 0:
@@ -44,7 +44,7 @@ def dying() -> Iterator[addresses.Addresses]:
             super()._answer(fields, body)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(server, "_Desk", Desk)
+        patched.setattr(desks, "Desk", Desk)
         made = [server.Server(("127.0.0.1", 0), farm.TOKEN)]
         threads = [threading.Thread(target=made[0].serve)]
         threads[0].start()
