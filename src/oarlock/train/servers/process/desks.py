@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from oarlock.train.servers.model import openings, shares
-from oarlock.train.servers.process import meeting, shard
+from oarlock.train.servers.model import openings, rows, shares
+from oarlock.train.servers.process import meeting, pushes, shard
 from oarlock.train.servers.wire import bodies, frames, handshake, memory, transport
 from oarlock.train.sharing import segments
 
@@ -26,6 +26,8 @@ _STATE_BYTES = 1 << 20
 """An optimizer's state may have so many times the bytes of the weights, and so many more."""
 
 Kind = frames.Kind
+_OF_ANY_ROUND = {Kind.COMMIT, Kind.STATE}
+"""The requests of a worker that ends a step of its round while others are in the next one."""
 
 
 class Desk:
@@ -37,8 +39,8 @@ class Desk:
         self._offer: segments.Offer | None = None  # memory that the worker may share
         self._shard: shard.Shard | None = None
         self._life = 0
-        self._buffers: shard.Flats = []  # in the shared memory, where there is one
-        self._spare: shard.Flats = []
+        self._buffers: pushes.Flats = []  # in the shared memory, where there is one
+        self._spare: pushes.Flats = []
         self._answers: dict[Kind, Callable[[frames.Head], None]] = {
             Kind.OPEN: self._open,
             Kind.SHARE: self._share,
@@ -55,6 +57,7 @@ class Desk:
             Kind.WANTED: self._wanted,
             Kind.GIVE: self._give,
             Kind.LEAVE: self._leave,
+            Kind.COMMIT: self._commit,
         }
 
     def serve(self) -> None:
@@ -65,9 +68,11 @@ class Desk:
                 answer = self._answers.get(head.kind)
                 if answer is None:
                     raise frames.Refused(f"{head.kind.name} is not a request")
+                if head.kind not in _OF_ANY_ROUND:
+                    self._server.check(self._place)
                 answer(head)
         except frames.Refused as why:
-            self._connection.send(Kind.ERROR, {"message": str(why)})
+            self._connection.send(Kind.ERROR, frames.reason(why))
         except (KeyError, TypeError, ValueError, RuntimeError) as cause:
             sys.stderr.write(f"oarlock.train: a request of worker {self._place.rank} failed: {cause!r}\n")
             self._connection.send(Kind.ERROR, {"message": f"the request is not valid: {cause!r}"})
@@ -82,10 +87,10 @@ class Desk:
             raise frames.Refused("the mode is for another number of workers")
         self._connection = self._socket
         self._buffers, self._spare = self._shard.buffers(by_row=False), []
-        self._server.trains(self._place.rank)
+        self._server.trains(self._place)
         began = self._server.began_at is not None
         steps = self._shard.join(self._place.rank, shares.Told.of(head.fields, self._place.workers, began=began))
-        self._life = self._shard.life(self._place.rank)
+        self._life = self._place.round or self._shard.life(self._place.rank)
         self._answer(
             {
                 "version": self._shard.version,
@@ -170,6 +175,8 @@ class Desk:
     def _pull(self, head: frames.Head) -> None:
         _expect(head, 0)
         held = self._opened()
+        if "at_least" in head.fields:
+            held.await_version(self._place.rank, _whole(head.fields["at_least"]))
         held.is_back(self._place.rank)  # one that asks for weights has none of its own to offer
         weights = self._weights(held)
         version, taken, shown = held.read(self._place.rank, weights)
@@ -193,8 +200,27 @@ class Desk:
         held.check(by_row)
         number = _whole(head.fields["number"])
         base, all_rows = _whole(head.fields["base"]), head.fields.get("all_rows") is True
-        push = shard.Push(base, received, absent, _settings(head), number, by_row, all_rows, self._life)
-        version, taken, shown, changed = held.push(self._place.rank, push, self._buffers)
+        held.learn(head.fields.get("shares", ()))
+        hold = head.fields.get("hold") is True
+        push = pushes.Push(base, received, absent, _settings(head), number, by_row, all_rows, self._life, hold)
+        self._answer_update(head, held, *held.push(self._place.rank, push, self._buffers))
+
+    def _commit(self, head: frames.Head) -> None:
+        """Make the update for which each server has all gradients, unless another worker has asked for it before."""
+        _expect(head, 0)
+        held, base = self._opened(), _whole(head.fields["base"])
+        all_rows = head.fields.get("all_rows") is True
+        self._answer_update(head, held, *held.commit(self._place.rank, base, self._buffers, all_rows=all_rows))
+
+    def _answer_update(
+        self,
+        head: frames.Head,
+        held: shard.Shard,
+        version: int,
+        taken: dict[int, int],
+        shown: bool,
+        changed: dict[int, rows.Rows],
+    ) -> None:
         wish = self._server.wished(_whole(head.fields["wish"]))
         fields: dict[str, Any] = {"version": version, "taken": taken, "wish": wish, "shown": shown}
         fields |= held.shares.news(head.fields) | held.paces.news(self._place.rank, head.fields)
@@ -238,9 +264,9 @@ class Desk:
         value = bytearray(head.body_bytes)
         self._connection.body([memoryview(value)])
         if head.fields.get("again"):
-            self._server.give(self._place.rank, _whole(head.fields["number"]), bytes(value))
+            self._server.give(self._place, _whole(head.fields["number"]), bytes(value))
             return
-        values = self._server.meet(self._place.rank, _whole(head.fields["number"]), bytes(value))
+        values = self._server.meet(self._place, _whole(head.fields["number"]), bytes(value))
         self._answer({"lengths": [len(each) for each in values]}, [memoryview(each) for each in values])
 
     def _take(self, head: frames.Head) -> None:
@@ -275,16 +301,15 @@ class Desk:
         It may ask for weights and state, and wait until the others are done too.
         """
         _expect(head, 0)
-        self._server.finished(self._place.rank)
-        self._server.wished(_whole(head.fields["wish"]))
         held = self._opened()
-        held.leave(self._place.rank)
+        self._server.finished(self._place, held)
+        self._server.wished(_whole(head.fields["wish"]))
         if head.fields["wait"]:
             held.await_end()
         self._server.ended(held)
         self._answer({})
 
-    def _weights(self, held: shard.Shard) -> shard.Flats:
+    def _weights(self, held: shard.Shard) -> pushes.Flats:
         """Return memory for all weights, which is kept only where it has no tables."""
         return held.buffers() if any(piece.by_row for piece in held.opening.pieces) else self._buffers
 

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from oarlock.train.servers.model import openings
-from oarlock.train.servers.process import desks, handover, meeting, shard, snapshots
+from oarlock.train.servers.process import attendances, desks, handover, shard, snapshots
 from oarlock.train.servers.wire import frames, handshake, transport
 
 GREETING_S = 10.0
@@ -43,16 +43,14 @@ class Server:
         self._lock = threading.Lock()
         self._closed = threading.Condition(self._lock)  # a connection was
         self._shard: shard.Shard | None = None
-        self._meeting: meeting.Meeting | None = None
+        self._attendances: dict[int, attendances.Attendance] = {}  # by the round
         self._connections: set[transport.Tcp] = set()
         self._strangers = threading.BoundedSemaphore(MOST_STRANGERS)
         self._wish = 0
-        self._done: set[int] = set()
         self._missing: dict[int, threading.Timer] = {}  # dead workers; the others wait for their successors
         self._over = ""  # why no worker is served any more
+        self._round = 0  # that of the workers that step, where they come and go in rounds
         self._handover = handover.Handover()
-        self._newest: dict[tuple[int, str], transport.Tcp] = {}
-        self._incarnations: dict[int, int] = {}  # the highest of each worker
         # The step at which training began, after the workers had met. A newcomer does not meet, so it must know even
         # where it is the first to come to a server that took the place of a dead one.
         self.began_at = snapshots.beginning(snapshot) if snapshot is not None else None
@@ -95,8 +93,9 @@ class Server:
         for connection in connections:
             connection.close()
         with self._lock:  # no worker hears of these losses, which end the requests that wait for others
-            for rank in {*range(self._meeting.workers if self._meeting is not None else 0), *self._incarnations}:
-                self._lose(rank)
+            for attendance in self._attendances.values():
+                for rank in attendance.ranks:
+                    self._lose(attendance, rank)
 
     def await_end(self, seconds: float) -> None:
         """Wait until every connection has ended, at most so long."""
@@ -127,11 +126,14 @@ class Server:
             with self._lock:
                 if self._over:
                     raise frames.Refused(self._over)
-                if self._meeting is None:
-                    self._meeting = meeting.Meeting(place.workers)
-                if self._meeting.workers != place.workers and not place.elastic:
-                    raise frames.Refused(f"{place.workers} workers, but {self._meeting.workers} are expected")
-                self._place(place, connection)
+                self.check(place)
+                attendance = self._attendances.setdefault(place.round, attendances.Attendance(place))
+                if attendance.workers != place.workers and not place.elastic:
+                    raise frames.Refused(f"{place.workers} workers, but {attendance.workers} are expected")
+                if attendance.come(place, connection):
+                    self._lose(attendance, place.rank)
+                if place.purpose == "step" and place.round > self._round:
+                    self._begin_round(attendance)
                 if self._over:
                     raise frames.Refused(self._over)
                 joins = self.began_at is not None
@@ -144,26 +146,27 @@ class Server:
             return place
         except frames.Refused as why:
             with contextlib.suppress(OSError):
-                connection.send(Kind.ERROR, {"message": str(why)})
+                connection.send(Kind.ERROR, frames.reason(why))
             return None
         except OSError:
             return None
         finally:
             self._strangers.release()
 
-    def _place(self, place: handshake.Place, connection: transport.Tcp) -> None:
-        """Make this the worker's connection. Drop those of a predecessor, which may live on unseen."""
-        newest = self._incarnations.get(place.rank, place.incarnation)
-        if place.incarnation < newest:
-            raise frames.Refused(f"worker {place.rank} was replaced: this is incarnation {place.incarnation}")
-        if place.incarnation > newest:
-            former = [each for each in self._newest if each[0] == place.rank]
-            for each in former:
-                self._newest.pop(each).close()
-            if former and place.rank not in self._done:
-                self._lose(place.rank)
-        self._incarnations[place.rank] = place.incarnation
-        self._newest[place.rank, place.purpose] = connection
+    def check(self, place: handshake.Place) -> None:
+        """Raise RoundOver for a worker of an earlier round."""
+        if place.round < self._round:
+            raise frames.RoundOver(f"round {place.round} is over, and round {self._round} has begun")
+
+    def _begin_round(self, attendance: attendances.Attendance) -> None:
+        """Go on with the workers of a later round. All of them have met in it before the first one steps, so none of
+        them is in a step of the round before.
+        """
+        self._round = attendance.round
+        for number in [each for each in self._attendances if each < self._round]:
+            self._attendances.pop(number).end(f"round {self._round} has begun")
+        if self._shard is not None:
+            self._shard.begin_round(self._round, attendance.workers)
 
     def opened(self, opening: openings.Opening) -> shard.Shard:
         """Return the shard; the first worker makes it. Raises Refused where another one has told something else."""
@@ -177,15 +180,21 @@ class Server:
     def _made(self, opening: openings.Opening) -> shard.Shard:
         """Return the shard, from the server's own checkpoint where the attempt has one."""
         made = shard.Shard(opening, self._device)
+        self._restore(made)
+        if opening.mode.rounds:
+            made.begin_round(self._round, self._attendances[self._round].workers)
+        return made
+
+    def _restore(self, made: shard.Shard) -> None:
         if self._path is None:
-            return made
+            return
+        opening = made.opening
         told = {"opening": json.dumps(opening.fields())}
         saved = snapshots.read(self._path)
         if saved is not None and saved["opening"] == told["opening"]:
             made.restore(saved)
             sys.stderr.write(f"oarlock.train: parameter server restored at version {made.version}\n")
         self._snapshots = snapshots.Snapshots(self._path, made, told)
-        return made
 
     def ended(self, held: shard.Shard) -> None:
         """Forget the server's own checkpoint once no worker trains any more."""
@@ -200,17 +209,22 @@ class Server:
             snapshots.note_beginning(self._path, step)
         self.began_at = step
 
-    def give(self, rank: int, number: int, value: bytes) -> None:
-        assert self._meeting is not None
-        self._meeting.give(rank, number, value)
+    def give(self, place: handshake.Place, number: int, value: bytes) -> None:
+        self._of_round(place).meeting.give(place.rank, number, value)
 
-    def meet(self, rank: int, number: int, value: bytes) -> list[bytes]:
-        assert self._meeting is not None
-        return self._meeting.meet(rank, number, value)
+    def meet(self, place: handshake.Place, number: int, value: bytes) -> list[bytes]:
+        return self._of_round(place).meeting.meet(place.rank, number, value)
+
+    def _of_round(self, place: handshake.Place) -> attendances.Attendance:
+        found = self._attendances.get(place.round)
+        self.check(place)
+        assert found is not None
+        return found
 
     def take(self, rank: int, most: int, *, weights: bool) -> bytes:
         """Return the state of another worker's session, for the successor of one that died."""
-        return self._handover.take(rank, most, weights=weights, there=lambda: {each for each, _ in list(self._newest)})
+        there = self._attendances[self._round]
+        return self._handover.take(rank, most, weights=weights, there=lambda: there.there)
 
     def wanted(self, rank: int) -> dict[str, Any]:
         with self._lock:
@@ -222,15 +236,18 @@ class Server:
     def hand_over(self, number: int, value: bytes, refused: str) -> None:
         self._handover.give(number, value, refused)
 
-    def trains(self, rank: int) -> None:
+    def trains(self, place: handshake.Place) -> None:
         with self._lock:
-            self._done.discard(rank)
-            timer = self._missing.pop(rank, None)
+            self._of_round(place).done.discard(place.rank)
+            timer = self._missing.pop(place.rank, None)
         if timer is not None:
             timer.cancel()
 
-    def finished(self, rank: int) -> None:
-        self._done.add(rank)
+    def finished(self, place: handshake.Place, held: shard.Shard) -> None:
+        """Take note that the others need not wait for this worker any more."""
+        with self._lock:  # no round begins meanwhile, in which the rank is that of another worker
+            self._of_round(place).done.add(place.rank)
+            held.leave(place.rank)
 
     def wished(self, wish: int) -> int:
         """Return the strongest wish to stop that any worker has told."""
@@ -244,29 +261,26 @@ class Server:
         connection.
         """
         with self._lock:  # so that it does not come back in between
-            newest = self._newest.get((place.rank, place.purpose)) is connection
-            if newest:
-                del self._newest[place.rank, place.purpose]
-            gives = place.purpose == "give"  # what a successor asked for may be gone with it: no death of this worker
-            if newest and not gives and place.rank not in self._done and not self._closing:
-                self._lose(place.rank)
+            attendance = self._attendances.get(place.round)
+            if attendance is not None and attendance.go(place, connection) and not self._closing:
+                self._lose(attendance, place.rank)
             self._handover.look()
 
-    def _lose(self, rank: int) -> None:
+    def _lose(self, attendance: attendances.Attendance, rank: int) -> None:
         """Fail the steps and exchanges that lack this worker, or let the others wait for its successor."""
         why = f"worker {rank} is gone: Connection closed by peer"
         if self._awaits_successors():
             assert self._shard is not None
             self._shard.await_successor(rank)
             if rank not in self._missing:
-                timer = threading.Timer(SUCCESSOR_S, self._give_up, (rank,))
+                timer = threading.Timer(SUCCESSOR_S, self._give_up, (attendance, rank))
                 timer.daemon = True
                 timer.start()
                 self._missing[rank] = timer
             if len(self._missing) == self._shard.opening.mode.workers:
-                self._end_attempt()
+                self._end_attempt(attendance)
         else:
-            self._fail(rank, why)
+            self._fail(attendance, rank, why)
 
     def _awaits_successors(self) -> bool:
         """Return whether the others wait for the successor of a worker that dies: in lockstep, once they have begun."""
@@ -274,21 +288,21 @@ class Server:
             return False
         return self._shard.opening.mode.lockstep and self._shard.opening.mode.workers > 1
 
-    def _give_up(self, rank: int) -> None:
+    def _give_up(self, attendance: attendances.Attendance, rank: int) -> None:
         with self._lock:
             if self._missing.get(rank) is threading.current_thread():
-                self._fail(rank, f"worker {rank} is gone, and no other came in its place: Connection closed by peer")
+                why = f"worker {rank} is gone, and no other came in its place: Connection closed by peer"
+                self._fail(attendance, rank, why)
 
-    def _fail(self, rank: int, why: str) -> None:
-        if self._meeting is not None:
-            self._meeting.lose(rank, why)
-        if self._shard is not None:
+    def _fail(self, attendance: attendances.Attendance, rank: int, why: str) -> None:
+        attendance.meeting.lose(rank, why)
+        if self._shard is not None and attendance.round == self._round:
             self._shard.leave(rank, failed=why)
 
-    def _end_attempt(self) -> None:
+    def _end_attempt(self, attendance: attendances.Attendance) -> None:
         """Refuse all workers from now on, because none is left that could tell a successor its state."""
         self._over = "all workers are gone: the gang restarts from its newest checkpoint"
         sys.stderr.write(f"oarlock.train: {self._over}\n")
         for rank, timer in self._missing.items():
             timer.cancel()
-            self._fail(rank, self._over)  # threads may still wait for them
+            self._fail(attendance, rank, self._over)  # threads may still wait for them
