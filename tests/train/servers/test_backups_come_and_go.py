@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import itertools
 import json
 import time
 from collections.abc import Callable
@@ -177,13 +178,13 @@ def test_workers_come_go_and_die(tmp_path: Path, servers: int, monkeypatch: pyte
             workers.wait(lambda: len(workers.steps("0")) > seen + 10)
             workers.begin("1.2")
             workers.wait(lambda: len(workers.steps("1.2")) > 3)
-            workers.wait(lambda: workers.steps("0")[-1]["step"] >= 250)
+            workers.wait(lambda: workers.steps("0")[-1]["step"] >= 150)
             (tmp_path / "stop").touch()
             workers.end()
         finally:
             workers.close()
-    counts = {version: len(members) for _, version, _, members in made if version <= planned}
-    assert [*dict.fromkeys(counts[version] for version in sorted(counts))] == [3, 4], counts
+    counts = dict(sorted((version, len(members)) for _, version, _, members in made if version <= planned))
+    assert [each for each, _ in itertools.groupby(counts.values())] == [3, 4, 3], counts
     for _, version, gradients, members in made:
         least = len(members) - 1 if version <= planned else 1
         assert least <= gradients <= len(members), (version, gradients, members)
@@ -195,4 +196,4 @@ def test_workers_come_go_and_die(tmp_path: Path, servers: int, monkeypatch: pyte
     assert max(taken.values()) == 1, "an example came twice in an epoch"
     for name in ("0", "1.2", "3"):
         found_there = torch.load(tmp_path / name / "end.pt", weights_only=True)["weight"]
-        assert (found_there - TRUE).abs().max() < 0.01
+        assert (found_there - TRUE).abs().max() < 0.1

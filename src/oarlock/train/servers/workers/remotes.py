@@ -34,6 +34,7 @@ class Remote:
     ) -> None:
         self.link, self._rank = link, rank
         self._shares = division or shares.Shares()  # of the data, among workers that come and go
+        self._known = 0  # the number of its divisions that the server knows from this worker
         self._taken: dict[int, int] = {}  # the gradients of each worker in the weights here; none in step with others
         self._parts, self._tensors, self._named, self._opening = parts, tensors, named, opening
         self._staged: dict[int, torch.Tensor] = {}  # by the number of the part
@@ -86,6 +87,7 @@ class Remote:
         return int(told["last"])
 
     def _knowledge(self, steps: int) -> dict[str, Any]:
+        self._known = len(self._shares.divisions)
         return {"shares": self._shares.fields(), "steps": steps} if self._opening.mode.elastic else {}
 
     def _learn(self, told: dict[str, Any]) -> None:
@@ -149,8 +151,9 @@ class Remote:
         fields = {"base": self.version, "number": number, "absent": absent, "settings": settings, "wish": wish}
         if self._shares.divisions:
             fields["divisions"] = len(self._shares.divisions)
-            if self._opening.mode.sync:  # the server may not know yet which gradients it needs
-                fields["shares"] = self._shares.fields()
+            if self._opening.mode.sync and len(self._shares.divisions) > self._known:
+                fields["shares"] = self._shares.fields()  # it must know which gradients it waits for
+                self._known = len(self._shares.divisions)
         if self._strays:
             fields["all_rows"] = True
         if self.own_us is not None:
