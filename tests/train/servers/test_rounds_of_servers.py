@@ -120,16 +120,17 @@ class Diary(train.Hook):
 
 
 def learn(folder: Path, deaths: dict[str, str]) -> None:
-    """Train until a file says stop. A member of `deaths` dies in its fourth step, at this place."""
+    """Train until a file says stop. A member of `deaths` dies in its fourth step, at this place, or when it enters."""
     world = train.init()
     place, own_steps = deaths.get(folder.name), 0
 
     def die(here: str) -> None:
-        if own_steps == 4 and here == place:
+        if own_steps == (0 if place == "entering" else 4) and here == place:
             os.kill(os.getpid(), signal.SIGKILL)
 
     for name, first, second in (
         ("push", "between", "pushed"), ("agree", "", "agreed"), ("commit", "committing", ""), ("take", "half", ""),
+        ("enter", "entering", ""),
     ):  # fmt: skip
         interrupt(name, (first, second), die)
     torch.manual_seed(world.rank)
@@ -201,6 +202,25 @@ def check(folder: Path, names: Sequence[str]) -> list[int]:
         for moment, expected in zip(moments, optimizer.state.values(), strict=True):
             torch.testing.assert_close(moment, expected["momentum_buffer"], rtol=1e-9, atol=1e-12)
     return [ranks for _, ranks in sorted(made.items())]
+
+
+def test_a_newcomer_dies_while_it_enters(tmp_path: Path) -> None:
+    """It has taken part on one server, and not on the other."""
+    names = ["a", "b"]
+    with counting(tmp_path, 2, {"c": "entering"}, target=learn) as made:
+        made.start(names)
+        made.wait(lambda: all(map(made.ready, names)))
+        made.begin("c")
+        made.wait(lambda: made.ready("c"))
+        made.round(["c", *names])
+        dead = made.processes.pop("c")
+        made.wait(lambda: dead.exitcode == -signal.SIGKILL)
+        counts.change(made, names)
+        after = len((tmp_path / "a" / "diary").read_text())
+        made.wait(lambda: len((tmp_path / "a" / "diary").read_text()) > after + 1000)
+        (tmp_path / "stop").touch()
+        made.end()
+    assert set(check(tmp_path, names)) == {2}
 
 
 @pytest.mark.timeout(300)

@@ -210,7 +210,7 @@ class ParameterServers(Strategy):
             opening = openings.Opening(remotes.pieces(parts, tensors), kind, self._mode)
             remote = remotes.Remote(link, place.rank, parts, tensors, self._named, opening, self._shares)
             self._servers.append(remote)
-            remote.watch = self._watch
+            remote.version, remote.watch = self._known, self._watch
 
     def _take_part(self) -> None:
         """Do the work of the optimizer's step from now on."""
