@@ -38,16 +38,14 @@ def elastic(workers: int, backup: int) -> shard.Shard:
 def step(served: shard.Shard, ranks: list[int]) -> None:
     """Make the next update with these gradients, all of which it waits for."""
     base = served.version
-    with futures.ThreadPoolExecutor(len(ranks)) as pool:
-        first = [pool.submit(push, served, rank, base, float(rank), 1.0) for rank in ranks[:-1]]
-        if first:
-            assert not futures.wait(first, HELD_S).done, "the update does not wait for enough gradients"
-        before = served.weights[0].clone()
-        version, weights = push(served, ranks[-1], base, float(ranks[-1]), 1.0)
-        assert version == base + 1
-        mean = sum(ranks) / len(ranks)
-        torch.testing.assert_close(weights, before - mean)
-        assert {each.result(PATIENCE_S)[0] for each in first} <= {base + 1}
+    first = [farm.aside(push, served, rank, base, float(rank), 1.0) for rank in ranks[:-1]]
+    if first:
+        assert not futures.wait(first, HELD_S).done, "the update does not wait for enough gradients"
+    before = served.weights[0].clone()
+    version, weights = farm.aside(push, served, ranks[-1], base, float(ranks[-1]), 1.0).result(PATIENCE_S)
+    assert version == base + 1
+    torch.testing.assert_close(weights, before - sum(ranks) / len(ranks))
+    assert {each.result(PATIENCE_S)[0] for each in first} <= {base + 1}
 
 
 def test_an_update_waits_for_one_gradient_more_once_a_newcomer_takes_part() -> None:
@@ -72,13 +70,12 @@ def test_an_update_waits_for_one_gradient_less_once_a_worker_has_left() -> None:
 def test_updates_go_on_with_those_that_are_left_when_workers_die() -> None:
     served = elastic(4, backup=1)
     step(served, [0, 1, 3])
-    with futures.ThreadPoolExecutor(1) as pool:
-        waits = pool.submit(push, served, 1, 1, 1.0, 1.0)
-        served.leave(3, failed="worker 3 is gone")
-        served.leave(2, failed="worker 2 is gone")
-        assert not futures.wait([waits], HELD_S).done, "two workers are left"
-        assert push(served, 0, 1, 0.0, 1.0)[0] == 2
-        assert waits.result(PATIENCE_S)[0] == 2
+    waits = farm.aside(push, served, 1, 1, 1.0, 1.0)
+    served.leave(3, failed="worker 3 is gone")
+    served.leave(2, failed="worker 2 is gone")
+    assert not futures.wait([waits], HELD_S).done, "two workers are left"
+    assert farm.aside(push, served, 0, 1, 0.0, 1.0).result(PATIENCE_S)[0] == 2
+    assert waits.result(PATIENCE_S)[0] == 2
     assert come(served, 3) == 2, "its successor takes part at once"
     step(served, [0, 1, 3])
 
@@ -95,18 +92,17 @@ def test_a_server_learns_of_a_change_from_a_gradient_of_the_changed_step() -> No
 def test_a_newcomer_waits_for_its_first_step_and_for_no_one_that_is_done() -> None:
     served = elastic(2, backup=1)
     come(served, 2)
-    with futures.ThreadPoolExecutor(1) as pool:
-        waits = pool.submit(served.await_version, 2, 1)
-        assert not futures.wait([waits], HELD_S).done
-        step(served, [0])
-        waits.result(PATIENCE_S)
-        waits = pool.submit(served.await_version, 2, 9)
-        served.leave(0)
-        served.leave(1, failed="worker 1 is gone")
-        assert not futures.wait([waits], HELD_S).done, "the successor of a dead worker may go on"
-        served.join(1, shares.Told(2, began=True))
-        served.leave(1)
-        waits.result(PATIENCE_S)
+    waits = farm.aside(served.await_version, 2, 1)
+    assert not futures.wait([waits], HELD_S).done
+    step(served, [0])
+    waits.result(PATIENCE_S)
+    waits = farm.aside(served.await_version, 2, 9)
+    served.leave(0)
+    served.leave(1, failed="worker 1 is gone")
+    assert not futures.wait([waits], HELD_S).done, "the successor of a dead worker may go on"
+    served.join(1, shares.Told(2, began=True))
+    served.leave(1)
+    waits.result(PATIENCE_S)
 
 
 def test_all_workers_in_step_cannot_come_and_go_without_rounds() -> None:

@@ -10,7 +10,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent import futures
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -410,12 +409,12 @@ def give(served: shard.Shard, rank: int, life: int, gradient: float, *, base: in
 def test_an_update_that_has_all_gradients_outlives_the_death_of_a_worker() -> None:
     """Another server may have made it already: the dead worker had all answers, and the others have or get them."""
     served = in_round(1, 2)
-    with futures.ThreadPoolExecutor(1) as pool:
-        other = pool.submit(give, served, 1, 1, 0.5)
-        assert give(served, 0, 1, 0.25) == (0, True)
-        assert other.result(60) == (0, True)
+    other = farm.aside(give, served, 1, 1, 0.5)
+    assert farm.aside(give, served, 0, 1, 0.25).result(60) == (0, True)
+    assert other.result(60) == (0, True)
     served.leave(1, failed="worker 1 is gone")
-    assert give(served, 0, 1, 0.25) == (0, True), "its connection broke, and it asks again"
+    again = farm.aside(give, served, 0, 1, 0.25)
+    assert again.result(60) == (0, True), "its connection broke, and it asks again"
     for _ in range(2):
         version, *_ = served.commit(0, 0, served.buffers(), all_rows=False)
         assert version == 1
@@ -426,23 +425,22 @@ def test_an_update_that_has_all_gradients_outlives_the_death_of_a_worker() -> No
 
 def test_an_update_that_lacks_a_gradient_is_given_up() -> None:
     served = in_round(1, 3)
-    with futures.ThreadPoolExecutor(2) as pool:
-        waiting = [pool.submit(give, served, rank, 1, 1.0) for rank in (0, 2)]
-        with served.changed:
-            while len(served._pending) < 2:
-                served.changed.wait(0.01)
-        served.leave(1, failed="worker 1 is gone")
-        for each in waiting:
-            with pytest.raises(frames.RoundOver, match="worker 1 is gone"):
-                each.result(60)
+    waiting = [farm.aside(give, served, rank, 1, 1.0) for rank in (0, 2)]
+    with served.changed:
+        while len(served._pending) < 2:
+            served.changed.wait(0.01)
+    served.leave(1, failed="worker 1 is gone")
+    for each in waiting:
+        with pytest.raises(frames.RoundOver, match="worker 1 is gone"):
+            each.result(60)
+    late = farm.aside(give, in_round(2, 2, served), 0, 1, 1.0)  # of the round before
     with pytest.raises(frames.RoundOver):
-        give(in_round(2, 2, served), 0, 1, 1.0)  # it comes late from the round before
+        late.result(60)
     with pytest.raises(frames.Refused, match="are not here"):
         served.commit(0, 0, served.buffers(), all_rows=False)
-    with futures.ThreadPoolExecutor(1) as pool:
-        other = pool.submit(give, served, 1, 2, 0.5)
-        assert give(served, 0, 2, 0.25) == (0, True)
-        assert other.result(60) == (0, True)
+    other = farm.aside(give, served, 1, 2, 0.5)
+    assert farm.aside(give, served, 0, 2, 0.25).result(60) == (0, True)
+    assert other.result(60) == (0, True)
     served.commit(1, 0, served.buffers(), all_rows=False)
     assert served.weights[0].tolist() == [1 - 0.375] * 5, "the mean is over the workers of the round"
 

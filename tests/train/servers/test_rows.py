@@ -229,7 +229,7 @@ def test_rows_of_a_lost_branch_do_not_stay_in_a_worker() -> None:
 @pytest.mark.parametrize("dies", [False, True], ids=["", "the server dies"])
 def test_an_update_that_waits_until_all_servers_have_the_gradients(dies: bool) -> None:
     """Only the rows that it changes come back. A new server needs the gradients again."""
-    with farm.running() as before, farm.running() as after, ThreadPoolExecutor(2) as pool:
+    with farm.running() as before, farm.running() as after:
         both = [remote(before, rank, openings.Mode(1, rounds=True)) for rank in range(2)]
         both[0][0].load(SETTINGS, both[0][2])
         for step in range(2):
@@ -247,7 +247,8 @@ def test_an_update_that_waits_until_all_servers_have_the_gradients(dies: bool) -
                     one.link._connection.close()
             for one, _, _ in both:
                 one.commit()
-            list(pool.map(lambda each: each[0].take(), both))
+            for taken in [farm.aside(one.take) for one, _, _ in both]:
+                taken.result(60)
         expected = torch.zeros(10, 2)
         expected[:4] = -0.5
         for one, table, _ in both:

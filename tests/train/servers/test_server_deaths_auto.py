@@ -31,11 +31,16 @@ def dying() -> Iterator[addresses.Addresses]:
     class Desk(desks.Desk):
         def _step(self, head: Any) -> None:
             super()._step(head)
-            if self._server is made[0] and head.fields["base"] == LAST and self._place.rank == 0:
+            if self._service is made[0].service and head.fields["base"] == LAST and self._place.rank == 0:
                 answered.set()
 
         def _answer(self, fields: dict[str, Any], body: Any = ()) -> None:
-            if self._server is made[0] and "wish" in fields and fields["version"] == LAST + 1 and self._place.rank == 1:
+            if (
+                self._service is made[0].service
+                and "wish" in fields
+                and fields["version"] == LAST + 1
+                and self._place.rank == 1
+            ):
                 answered.wait()
                 made[0].close()
                 made.append(server.Server(("127.0.0.1", made[0].port), farm.TOKEN))

@@ -8,17 +8,14 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from oarlock.train.servers.model import openings, rows, shares
-from oarlock.train.servers.process import meeting, pushes, shard
+from oarlock.train.servers.process import meeting, pushes, service, shard
 from oarlock.train.servers.wire import bodies, frames, handshake, memory, transport
 from oarlock.train.sharing import segments
-
-if TYPE_CHECKING:
-    from oarlock.train.servers.process.server import Server
 
 _ROWS_BYTES = 16 << 20
 _STATE_TIMES = 8
@@ -33,8 +30,8 @@ _OF_ANY_ROUND = {Kind.COMMIT, Kind.STATE}
 class Desk:
     """The requests of one worker's connection."""
 
-    def __init__(self, server: Server, connection: transport.Tcp, place: handshake.Place) -> None:
-        self._server, self._socket, self._place = server, connection, place
+    def __init__(self, served: service.Service, connection: transport.Tcp, place: handshake.Place) -> None:
+        self._service, self._socket, self._place = served, connection, place
         self._connection: transport.Connection = connection
         self._offer: segments.Offer | None = None  # memory that the worker may share
         self._shard: shard.Shard | None = None
@@ -69,7 +66,7 @@ class Desk:
                 if answer is None:
                     raise frames.Refused(f"{head.kind.name} is not a request")
                 if head.kind not in _OF_ANY_ROUND:
-                    self._server.check(self._place)
+                    self._service.check(self._place)
                 answer(head)
         except frames.Refused as why:
             self._connection.send(Kind.ERROR, frames.reason(why))
@@ -78,17 +75,17 @@ class Desk:
             self._connection.send(Kind.ERROR, {"message": f"the request is not valid: {cause!r}"})
         finally:
             self._withdraw()
-            self._server.lost(self._place, self._socket)
+            self._service.lost(self._place, self._socket)
 
     def _open(self, head: frames.Head) -> None:
         _expect(head, 0)
-        self._shard = self._server.opened(openings.read(head.fields))
+        self._shard = self._service.opened(openings.read(head.fields))
         if not self._shard.opening.mode.fits(self._place):
             raise frames.Refused("the mode is for another number of workers")
         self._connection = self._socket
         self._buffers, self._spare = self._shard.buffers(by_row=False), []
-        self._server.trains(self._place)
-        began = self._server.began_at is not None
+        self._service.trains(self._place)
+        began = self._service.began_at is not None
         steps = self._shard.join(self._place.rank, shares.Told.of(head.fields, self._place.workers, began=began))
         self._life = self._place.round or self._shard.life(self._place.rank)
         self._answer(
@@ -97,7 +94,7 @@ class Desk:
                 "loaded": self._shard.loaded,
                 "steps": steps,
                 "taken": self._shard.taken(),
-                "began_at": self._server.began_at,
+                "began_at": self._service.began_at,
                 **self._shard.shares.news(head.fields),
                 **self._offers(self._shard, head.fields.get("sees")),
             }
@@ -146,7 +143,7 @@ class Desk:
 
     def _begin(self, head: frames.Head) -> None:
         _expect(head, 0)
-        self._server.begin(_whole(head.fields["step"]))
+        self._service.begin(_whole(head.fields["step"]))
         self._answer({})
 
     def _load(self, head: frames.Head) -> None:
@@ -162,7 +159,7 @@ class Desk:
         held = self._opened()
         began_at = head.fields["began_at"]
         if began_at is not None:
-            self._server.begin(_whole(began_at))
+            self._service.begin(_whole(began_at))
         if head.body_bytes:
             _expect(head, held.opening.bytes)
             weights = self._weights(held)
@@ -221,7 +218,7 @@ class Desk:
         shown: bool,
         changed: dict[int, rows.Rows],
     ) -> None:
-        wish = self._server.wished(_whole(head.fields["wish"]))
+        wish = self._service.wished(_whole(head.fields["wish"]))
         fields: dict[str, Any] = {"version": version, "taken": taken, "wish": wish, "shown": shown}
         fields |= held.shares.news(head.fields) | held.paces.news(self._place.rank, head.fields)
         if changed:
@@ -264,28 +261,30 @@ class Desk:
         value = bytearray(head.body_bytes)
         self._connection.body([memoryview(value)])
         if head.fields.get("again"):
-            self._server.give(self._place, _whole(head.fields["number"]), bytes(value))
+            self._service.give(self._place, _whole(head.fields["number"]), bytes(value))
             return
-        values = self._server.meet(self._place, _whole(head.fields["number"]), bytes(value))
+        values = self._service.meet(self._place, _whole(head.fields["number"]), bytes(value))
         self._answer({"lengths": [len(each) for each in values]}, [memoryview(each) for each in values])
 
     def _take(self, head: frames.Head) -> None:
         _expect(head, 0)
-        value = self._server.take(self._place.rank, _whole(head.fields["most"]), weights=head.fields["weights"] is True)
+        value = self._service.take(
+            self._place.rank, _whole(head.fields["most"]), weights=head.fields["weights"] is True
+        )
         self._answer({}, [memoryview(value)])
 
     def _wanted(self, head: frames.Head) -> None:
         _expect(head, 0)
-        self._answer(self._server.wanted(self._place.rank))
+        self._answer(self._service.wanted(self._place.rank))
 
     def _give(self, head: frames.Head) -> None:
         number = _whole(head.fields["number"])
-        most = self._server.most(number)
+        most = self._service.most(number)
         if head.body_bytes > most:
             raise frames.Refused(f"{head.body_bytes} bytes of a session's state, at most {most} are taken")
         value = bytearray(head.body_bytes)
         self._connection.body([memoryview(value)])
-        self._server.hand_over(number, bytes(value), str(head.fields.get("refused") or ""))
+        self._service.hand_over(number, bytes(value), str(head.fields.get("refused") or ""))
         self._answer({})
 
     def _leave(self, head: frames.Head) -> None:
@@ -302,11 +301,11 @@ class Desk:
         """
         _expect(head, 0)
         held = self._opened()
-        self._server.finished(self._place, held)
-        self._server.wished(_whole(head.fields["wish"]))
+        self._service.finished(self._place, held)
+        self._service.wished(_whole(head.fields["wish"]))
         if head.fields["wait"]:
             held.await_end()
-        self._server.ended(held)
+        self._service.ended(held)
         self._answer({})
 
     def _weights(self, held: shard.Shard) -> pushes.Flats:
