@@ -386,7 +386,7 @@ class ParameterServers(Strategy):
             return None
         worker, own_us, least_us = first.slowest
         self._compared = [worker, own_us]
-        place = self._shares.of(worker, self._steps + 1) if self._rounds is not None else None
+        place = self._shares.of(worker, self._passed + 1) if self._rounds is not None else None
         return Slowest(worker if place is None else place[0], own_us / 1e6, least_us / 1e6)
 
     def before_save(self) -> None:
