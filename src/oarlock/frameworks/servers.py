@@ -18,7 +18,7 @@ def environment(
         return {}
     servers = [one.endpoint(number) for one in cluster.of(roles.RoleName.PS) for number in range(one.nproc)]
     own = {"OARLOCK_SERVER": member.endpoint(process)} if member.role is roles.RoleName.PS else {}
-    if jobfile.reshapes(spec) and member.role in _RANKED:
+    if jobfile.numbered(spec) and member.role in _RANKED:
         own["OARLOCK_WORKER"] = str(_number(cluster, member, process))
     return {"OARLOCK_SERVERS": ",".join(servers), **own}
 

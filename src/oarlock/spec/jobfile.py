@@ -226,18 +226,35 @@ def serves(spec: JobSpec) -> bool:
 def rejoins(spec: JobSpec) -> bool:
     """Return whether its workers may come and go within an attempt, where the training library can do so.
 
-    The job file asks for it: an elastic role `worker` with `on_failure: restart`.
+    The job file asks for it: an elastic role `worker` with `on_failure: restart`. With parameter servers it must say
+    too that the workers step together, each of them, because a script may decide otherwise: `kind: ps` and `sync: true`
+    without `backup`.
     """
-    return not serves(spec) and _asks_for(spec, roles.OnFailure.RESTART)
+    asked = spec.strategy
+    together = asked.kind is StrategyKind.PS and asked.sync is True and not asked.backup
+    return (together or not serves(spec)) and _asks_for(spec, roles.OnFailure.RESTART)
 
 
 def reshapes(spec: JobSpec) -> bool:
     """Return whether the scheduler may add and take away workers within an attempt, where the training library can.
 
-    With parameter servers it may if no worker waits for all others: `kind: ps` and `sync: false`.
+    With parameter servers it may also if no worker waits for all others: `kind: ps` and `sync: false`, or `backup`.
     """
-    apart = spec.strategy.kind is StrategyKind.PS and spec.strategy.sync is False
-    return rejoins(spec) or (apart and _asks_for(spec, roles.OnFailure.RESTART, None))
+    return rejoins(spec) or numbered(spec)
+
+
+def numbered(spec: JobSpec) -> bool:
+    """Return whether its workers come and go under parameter servers without waiting for all others: each keeps a
+    number, and one that fails is replaced by its next incarnation.
+
+    With `backup` the job file must ask for it, as in `rejoins`: the size of a step follows the number of workers.
+    """
+    asked = spec.strategy
+    if asked.kind is not StrategyKind.PS:
+        return False
+    if asked.backup:
+        return _asks_for(spec, roles.OnFailure.RESTART)
+    return asked.sync is False and _asks_for(spec, roles.OnFailure.RESTART, None)
 
 
 def _asks_for(spec: JobSpec, *on_failure: roles.OnFailure | None) -> bool:

@@ -284,8 +284,11 @@ class Membership:
         size = self._world.gather(data.numel())[donor]
         if self._world.rank != donor:
             data = torch.empty(size, dtype=torch.uint8, device="cpu")
-        with worlds.exchanging():
-            worlds.finish(distributed.broadcast(data, src=donor, async_op=True))
+        if worlds.exchanges is not None:
+            worlds.exchanges.broadcast(data, donor)
+        else:
+            with worlds.exchanging():
+                worlds.finish(distributed.broadcast(data, src=donor, async_op=True))
         if missed is not None:
             self._whole = False
             given = torch.load(io.BytesIO(data.numpy().tobytes()), map_location="cpu", weights_only=True)

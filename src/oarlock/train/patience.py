@@ -1,4 +1,4 @@
-"""How long this process waits for another one that is started anew."""
+"""How long this process waits for another one: that is started anew, or that takes part in its round."""
 
 from __future__ import annotations
 
@@ -13,3 +13,5 @@ keep_waiting: Callable[[], None] = without_end
 """Called again and again while this process waits, within a session. It raises an exception where this process was
 asked to stop, and should wait no more.
 """
+check_round: Callable[[], None] = without_end
+"""Called likewise where this process waits at parameter servers. It raises PeersLost where its round is over."""

@@ -4,7 +4,7 @@ A round is a version of the membership. The server decides it; the agent writes 
 `report/rendezvous.json`, where every process finds its new rank. The process groups belong to a round: gloo cannot take
 a member in or out. So a process leaves them all, meets the other members of the new round at a store, and makes new
 groups. The store of a round is served by its rank 0. Its keys begin with the number of the round, because a store may
-serve several.
+serve several. In a job with parameter servers the processes meet there instead, and have no groups.
 
 The death of a process breaks the exchanges of its neighbours in the ring alone. The others would wait for neighbours
 that have given up. So a process that notices a loss shuts its connections down, and the news runs through the ring.
@@ -82,6 +82,7 @@ class Rounds:
         report = environ.get("OARLOCK_REPORT")
         self.present = Round.of(int(environ.get("OARLOCK_ROUND") or 1), environ)
         self.lost = False  # a member of the present round is gone
+        self.is_first = True  # this process began in the present round, or has entered none yet
         self.keep_waiting: Callable[[], None] = lambda: None
         self.tell_lost: Callable[[int], None] = lambda number: None
         self._timeout_s = timeout_s
@@ -129,7 +130,7 @@ class Rounds:
 
         All its members must call this. Raises PeersLost if one of them is lost meanwhile.
         """
-        self.present, self.lost = later, False
+        self.begin(later)
         if later.rank is None or later.world_size == 1:
             return None
         try:
@@ -137,6 +138,11 @@ class Rounds:
         except RuntimeError as cause:  # also torch's DistError
             self.lost = True
             raise errors.PeersLost(f"round {later.number} could not begin: {cause}") from cause
+
+    def begin(self, later: Round) -> None:
+        """Make `later` the present round."""
+        self.is_first = self.is_first and later.number == self.present.number
+        self.present, self.lost = later, False
 
     def _meet(self, later: Round, rank: int) -> Any:
         from torch import distributed

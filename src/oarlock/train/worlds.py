@@ -21,17 +21,18 @@ import os
 import pickle
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from oarlock.train import environment, errors, hostnames
+from oarlock.train import environment, errors, hostnames, patience
 
 if TYPE_CHECKING:
     import torch
     from torch.distributed.device_mesh import DeviceMesh
 
     from oarlock.train.rounds import Round, Rounds
+    from oarlock.train.servers.wire import handshake
     from oarlock.train.servers.workers.exchanges import Exchanges
 
 TIMEOUT_S = 1800.0
@@ -60,13 +61,13 @@ class World:
         """Return every rank's `value`, which consists of plain Python values, in rank order. All ranks must call it."""
         if self.world_size == 1:
             return [value]
-        if exchanges is not None:
-            return exchanges.gather(value)
         if joining():
             raise errors.StateError(
                 "this process joins others that train already, and they do not repeat what a script exchanges before "
                 "its session: exchange it after the session has begun, or give it to the session as state"
             )
+        if exchanges is not None:
+            return exchanges.gather(value)
         if complete is not None:
             complete()
         with exchanging():
@@ -139,11 +140,13 @@ def init(*, backend: str | None = None, device: str | None = None, timeout_s: fl
             backend = backend or SHARED_BACKEND
             _bound_memory(chosen, fraction)
         rounds = _rounds(os.environ, chosen, backend, timeout_s)
-        if rounds is not None:
+        if rounds is not None and _meet_at_servers():
+            patience.check_round = _check_round
+        elif rounds is not None:
             atexit.register(_leave, os.getpid())
             hostnames.stop_slow_lookups(rounds.present.address)
             _control = rounds.meet(rounds.present)
-        elif (world_size > 1 or given.worker is not None) and not _meet_at_servers(given):
+        elif (world_size > 1 or given.worker is not None) and not _meet_at_servers():
             _control = _join(rank, world_size, backend, chosen, timeout_s)
         _world = World(rank, world_size, given.local_rank, chosen)
     return _world
@@ -209,9 +212,37 @@ def enter(later: Round) -> None:
     assert _world is not None
     assert later.rank is not None
     _control = nodes = None
-    rounds.leave()
+    if exchanges is None:
+        rounds.leave()
     _world.rank, _world.world_size = later.rank, later.world_size
-    _control = rounds.meet(later)
+    if exchanges is None:
+        _control = rounds.meet(later)
+        return
+    rounds.begin(later)
+    exchanges.enter(place("meet"))
+
+
+def place(purpose: str) -> handshake.Place:
+    """Return the place of this process at parameter servers: that of the present round, where there are rounds."""
+    from oarlock.train.servers.wire import handshake
+
+    found = handshake.Place.of(environment.Processes.read(), purpose)
+    now = rounds.present if rounds is not None else None
+    if now is None or now.rank is None:
+        return found
+    return replace(found, rank=now.rank, workers=now.world_size, round=now.number)
+
+
+def _check_round() -> None:
+    """Raise PeersLost if the present round, whose members meet at parameter servers, cannot go on, or cannot begin."""
+    assert rounds is not None
+    assert exchanges is not None
+    begins = not rounds.is_first and not exchanges.has_met
+    newest = rounds.newest()
+    if newest.lost >= rounds.present.number or (begins and newest.number > rounds.present.number):
+        raise errors.PeersLost(f"round {rounds.present.number} is over")
+    if begins:
+        rounds.keep_waiting()
 
 
 def rank() -> int:
@@ -281,6 +312,7 @@ def device_mesh(**sizes: int) -> DeviceMesh:
 def shutdown() -> None:
     """Leave the process group. Optional: a script leaves it at its end. But NCCL warns without it."""
     global _world, _control, exchanges, rounds, watch, _ours
+    patience.check_round = patience.without_end
     while leaving:
         leaving.pop()()
     _leave_crew()
@@ -384,28 +416,34 @@ def _share_cores(processes: int) -> None:
         torch.set_num_threads(max(1, environment.cores() // processes))
 
 
-def _meet_at_servers(given: environment.Processes) -> bool:
-    """Open the exchanges by way of the parameter servers. Return False where the job has none."""
+def _meet_at_servers() -> bool:
+    """Open the exchanges by way of the parameter servers. Return False where the job has none. A process that joins
+    others opens them when it enters a round.
+    """
     global exchanges
     from oarlock.train.servers import addresses
 
     servers = addresses.given(os.environ)
     if servers is None or not addresses.meets(os.environ):
         return False
-    from oarlock.train.servers.wire import handshake
     from oarlock.train.servers.workers.exchanges import Exchanges
 
-    exchanges = Exchanges(servers, handshake.Place.of(given, "meet"))
+    exchanges = Exchanges(servers, None if joining() else place("meet"))
     return True
 
 
 def _rounds(environ: os._Environ[str], device: torch.device, backend: str | None, timeout_s: float) -> Rounds | None:
-    """Return the rounds of an elastic job: of processes that only this library joins, by gloo, on Linux."""
+    """Return the rounds of an elastic job: of processes that only this library joins, by gloo, on Linux, or that meet
+    at parameter servers.
+    """
     global _ours
     from oarlock.train import rounds
+    from oarlock.train.servers import addresses
 
     if environ.get(rounds.ELASTIC) != "1":
         return None
+    if addresses.given(environ) is not None and addresses.meets(environ):
+        return rounds.Rounds(environ, timeout_s)
     from torch import distributed
     from torch.distributed.nn import functional  # noqa: F401 - a later import would hold the group for ever
 

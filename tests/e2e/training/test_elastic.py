@@ -67,37 +67,48 @@ class Diary:
         return pid if pid is not None and last[pid]["ranks"] == ranks else None
 
 
+WAYS = {
+    "allreduce": ("auto", "worker: {count: 3, min: 1, cpus: 0.3, on_failure: restart}"),
+    "servers": (
+        "ps, sync: true",
+        "worker: {count: 3, min: 1, cpus: 0.3, on_failure: restart}, ps: {count: 2, cpus: 0.2}",
+    ),
+}
+"""The strategies, and the roles, of a job whose workers step together, and come and go."""
+
+
 @pytest.mark.long
-def test_the_others_go_on_without_a_killed_worker_and_take_its_successor_in(shell: shells.Shell) -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_the_others_go_on_without_a_killed_worker_and_take_its_successor_in(shell: shells.Shell, way: str) -> None:
     shell.write("elastic.py", SCRIPT)
-    diary, stop = Diary(shell.folder / "diary"), shell.folder / "stop"
+    diary, stop = Diary(shell.folder / f"diary-{way}"), shell.folder / f"stop-{way}"
+    name, (strategy, roles) = f"elastic-{way}", WAYS[way]
     shell.write(
         "elastic.yaml",
         f"""
-        name: elastic
+        name: {name}
         command: python elastic.py {diary.folder} {stop}
-        roles: {{worker: {{count: 3, min: 1, cpus: 0.3, on_failure: restart}}}}
+        strategy: {{kind: {strategy}}}
+        roles: {{{roles}}}
         max_restarts: 10
         """,
     )
     shell.do("submit", "elastic.yaml")
-    job = shell.wait_for("elastic", lambda one: rejoinable(one) == 3)
+    job = shell.wait_for(name, lambda one: rejoinable(one) == 3)
     killed = set()
     for round_number, task in ((2, "1"), (4, "0")):  # the chief too
-        shell.wait_for("elastic", lambda _, task=task: diary.of(task, 3) is not None)
+        shell.wait_for(name, lambda _, task=task: diary.of(task, 3) is not None)
         victim = diary.of(task, 3)
         assert victim is not None
         os.kill(victim, signal.SIGKILL)
         killed.add(victim)
-        shell.wait_for("elastic", lambda _: any(diary.of(other, 2) for other in "012"))
-        shell.wait_for("elastic", lambda one, number=round_number: one["attempts"][0]["round"] == number + 1)
-    shell.wait_for("elastic", lambda _: all(diary.of(task, 3) for task in "012"))
+        shell.wait_for(name, lambda _: any(diary.of(other, 2) for other in "012"))
+        shell.wait_for(name, lambda one, number=round_number: one["attempts"][0]["round"] == number + 1)
+    shell.wait_for(name, lambda _: all(diary.of(task, 3) for task in "012"))
     stop.touch()
-    job = shell.wait_phase("elastic", "COMPLETED")
+    job = shell.wait_phase(name, "COMPLETED")
     assert (len(job["attempts"]), job["restarts"]) == (1, 2)
-    ends = {
-        line.partition("weights")[2] for line in shell.do("logs", "elastic").stdout.splitlines() if "weights" in line
-    }
+    ends = {line.partition("weights")[2] for line in shell.do("logs", name).stdout.splitlines() if "weights" in line}
     assert len(ends) == 1, ends
     survivor = next(steps for pid, steps in diary.processes().items() if steps[0]["task"] == "2")
     assert [each["ranks"] for each in survivor[:1] + survivor[-1:]] == [3, 3]
@@ -107,27 +118,30 @@ def test_the_others_go_on_without_a_killed_worker_and_take_its_successor_in(shel
 
 
 @pytest.mark.long
-def test_a_stopped_worker_is_left_behind_once_its_hang_is_seen(shell: shells.Shell) -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_a_stopped_worker_is_left_behind_once_its_hang_is_seen(shell: shells.Shell, way: str) -> None:
     shell.write("elastic.py", SCRIPT)
-    diary, stop = Diary(shell.home.parent / "stopped"), shell.home.parent / "stop-stopped"
+    name, (strategy, roles) = f"stopped-{way}", WAYS[way]
+    diary, stop = Diary(shell.home.parent / name), shell.home.parent / f"stop-{name}"
     shell.write(
         "stopped.yaml",
         f"""
-        name: stopped
+        name: {name}
         command: python elastic.py {diary.folder} {stop}
-        roles: {{worker: {{count: 3, min: 1, cpus: 0.3, on_failure: restart}}}}
+        strategy: {{kind: {strategy}}}
+        roles: {{{roles}}}
         hang_timeout: 60s
         """,
     )
     shell.do("submit", "stopped.yaml")
-    shell.wait_for("stopped", lambda one: rejoinable(one) == 3 and diary.of("1", 3) is not None)
+    shell.wait_for(name, lambda one: rejoinable(one) == 3 and diary.of("1", 3) is not None)
     victim, survivor = diary.of("1", 3), diary.of("2", 3)
     assert victim is not None
     os.kill(victim, signal.SIGSTOP)
-    shell.wait_for("stopped", lambda _: any(diary.of(other, 2) for other in "02"), timeout_s=280)
-    shell.wait_for("stopped", lambda _: all(diary.of(task, 3) for task in "012"), timeout_s=280)
+    shell.wait_for(name, lambda _: any(diary.of(other, 2) for other in "02"), timeout_s=280)
+    shell.wait_for(name, lambda _: all(diary.of(task, 3) for task in "012"), timeout_s=280)
     stop.touch()
-    job = shell.wait_phase("stopped", "COMPLETED", "FAILED", timeout_s=280)
+    job = shell.wait_phase(name, "COMPLETED", "FAILED", timeout_s=280)
     assert (job["phase"], len(job["attempts"]), job["restarts"]) == ("COMPLETED", 1, 1), job["reason"]
     assert diary.of("2", 3) == survivor, "it is another process"
 

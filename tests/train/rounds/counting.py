@@ -54,14 +54,17 @@ class OncePerEpoch(train.Hook):
         self.before = self.batches.epoch, counts.clone()
 
 
-def count(folder: Path, pause_s: float, ballast: int = 0) -> None:
+def count(folder: Path, pause_s: float, ballast: int = 0, strategy: train.Strategy | None = None) -> None:
     """Train `Counts` until a file says stop, and write down how it ended."""
     world = train.init()
     torch.manual_seed(world.rank)
     model = Counts(ballast)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0 + step % 7)
-    train.data_parallel(model, optimizer, bucket_bytes=64)  # two buckets: one may be over when the other breaks
+    if strategy is not None:
+        train.data_parallel(model, optimizer, strategy=strategy)
+    else:
+        train.data_parallel(model, optimizer, bucket_bytes=64)  # two buckets: one may be over when the other breaks
     batches = train.Batches((torch.arange(EXAMPLES),), 1, seed=3)
     once = OncePerEpoch(model, batches, folder)
     begun = joined = 0

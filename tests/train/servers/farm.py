@@ -3,13 +3,32 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent import futures
 from contextlib import contextmanager
+from typing import Any, TypeVar
 
 from oarlock.train.servers import addresses
 from oarlock.train.servers.process import server
 
 TOKEN = "the token of the attempt"
+
+
+Result = TypeVar("Result")
+
+
+def aside(work: Callable[..., Result], *args: Any) -> futures.Future[Result]:
+    """Start the work in a thread. Unlike those of an executor it holds up no end of the tests where one fails."""
+    begun: futures.Future[Result] = futures.Future()
+
+    def run() -> None:
+        try:
+            begun.set_result(work(*args))
+        except BaseException as error:  # noqa: BLE001 - it is raised where the result is asked for
+            begun.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return begun
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from torch import nn
 
 from oarlock import train
 from oarlock.train.servers.model import openings
-from oarlock.train.servers.process import shard
+from oarlock.train.servers.process import pushes, shard
 from oarlock.train.servers.wire import frames
 
 CURVATURES = torch.tensor([1.0, 0.7, 0.4, 0.2, 0.1], dtype=torch.float64)
@@ -31,7 +31,7 @@ class Watched(shard.Shard):
         super().__post_init__()
         self.delays: list[int] = []
 
-    def _apply(self, pushes: Sequence[shard.Push]) -> None:
+    def _apply(self, pushes: Sequence[pushes.Push]) -> None:
         self.delays += [self.version - push.base for push in pushes]
         super()._apply(pushes)
 
@@ -50,7 +50,7 @@ def push(
     """Push one gradient; return the version and the weights after it."""
     buffers = served.buffers()
     buffers[0].copy_(torch.as_tensor(gradient, dtype=torch.float64).expand(len(CURVATURES)))
-    version, *_ = served.push(rank, shard.Push(base, buffers, frozenset(), [{"lr": lr}], number), buffers)
+    version, *_ = served.push(rank, pushes.Push(base, buffers, frozenset(), [{"lr": lr}], number), buffers)
     return version, buffers[0]
 
 

@@ -200,8 +200,7 @@ def test_a_server_that_ends_calls_no_worker_lost(monkeypatch: pytest.MonkeyPatch
         waiting = made[:6]  # the server notices the end of the others' connections at once
         for link in waiting:
             link.start(frames.Kind.MEET, {"number": 1}, [])
-        assert one._meeting is not None
-        while len(one._meeting._values.get(1, ())) < len(waiting):
+        while len(one.service._attendances[0].meeting._values.get(1, ())) < len(waiting):
             time.sleep(0.001)
         monkeypatch.setattr(transport.Tcp, "close", slowly)
     monkeypatch.undo()

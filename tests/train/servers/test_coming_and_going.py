@@ -156,14 +156,6 @@ def test_a_restored_server_does_not_wait_for_a_worker_that_has_left_since() -> N
     assert restored.clocks == {0: 2, 1: 2, 2: 0}
 
 
-@pytest.mark.parametrize("changes", [{"sync": True}, {"backup": 1, "sync": True, "workers": 2}])
-def test_workers_that_wait_for_each_other_cannot_come_and_go(changes: dict[str, Any]) -> None:
-    fields = openings.Opening((), "SGD", openings.Mode(1, sync=False, elastic=True)).fields()
-    openings.read(fields)
-    with pytest.raises(frames.Refused, match="cannot come and go"):
-        openings.read({**fields, "mode": {**fields["mode"], **changes}})
-
-
 def test_a_worker_of_a_fixed_number_cannot_ask_to_leave() -> None:
     opening = openings.Opening((openings.Piece("w", 0, (1,), "float64", 0),), "SGD", openings.Mode(1, sync=False))
     with farm.running() as servers:

@@ -135,6 +135,9 @@ OUT_OF_BOUNDS: dict[str, tuple[Kind, dict[str, Any], int]] = {
     "a state of an unknown type": (Kind.LOAD_STATE, {"entries": [[0, "exp_avg", "object", [1], None]]}, 8),
     "another model": (Kind.OPEN, openings.Opening((), "SGD", openings.Mode(1)).fields(), 0),
     "settings that are no objects": (Kind.LOAD, {"version": 0, "settings": ["lr"]}, 16),
+    "an update without gradients": (Kind.COMMIT, {"base": 0}, 0),
+    "an update of many versions later": (Kind.COMMIT, {"base": 1 << 70}, 0),
+    "an update with a body": (Kind.COMMIT, {"base": 0}, HUGE),
     "a huge exchange": (Kind.MEET, {"number": 1}, HUGE),
     "an answer": (Kind.OK, {}, 0),
 }

@@ -176,13 +176,18 @@ def test_a_dense_gradient_of_a_table_has_all_rows() -> None:
         staging.at_hand(torch.eye(3).to_sparse())
 
 
-def remote(servers: addresses.Addresses, rank: int) -> tuple[remotes.Remote, nn.Embedding, torch.optim.SGD]:
+APART = openings.Mode(2, sync=False)
+
+
+def remote(
+    servers: addresses.Addresses, rank: int, mode: openings.Mode = APART
+) -> tuple[remotes.Remote, nn.Embedding, torch.optim.SGD]:
     table = nn.Embedding(10, 2, sparse=True)
     nn.init.zeros_(table.weight)
     tensors = [sharding.Tensor("table", (10, 2), "float32", 4, 0, 2)]
     parts = sharding.divide(tensors, 1, "partition")[0]
-    opening = openings.Opening(remotes.pieces(parts, tensors), "SGD", openings.Mode(2, sync=False))
-    link = links.Link(servers, 0, handshake.Place(rank, 2, 1, "step"))
+    opening = openings.Opening(remotes.pieces(parts, tensors), "SGD", mode)
+    link = links.Link(servers, 0, handshake.Place(rank, 2, 1, "step", round=int(mode.rounds)))
     made = remotes.Remote(link, rank, parts, tensors, [("table", table.weight)], opening)
     made.open()
     made.recovers = True
@@ -219,6 +224,37 @@ def test_rows_of_a_lost_branch_do_not_stay_in_a_worker() -> None:
         assert late._changed[0].numbers.tolist() == [8, 9], "all rows come once"
         late.link.close()
         other.link.close()
+
+
+@pytest.mark.parametrize("dies", [False, True], ids=["", "the server dies"])
+def test_an_update_that_waits_until_all_servers_have_the_gradients(dies: bool) -> None:
+    """Only the rows that it changes come back. A new server needs the gradients again."""
+    with farm.running() as before, farm.running() as after:
+        both = [remote(before, rank, openings.Mode(1, rounds=True)) for rank in range(2)]
+        both[0][0].load(SETTINGS, both[0][2])
+        for step in range(2):
+            for number, (one, _, _) in enumerate(both):
+                rows_of = [[2 * step + number]]
+                gradient = torch.sparse_coo_tensor(
+                    rows_of, torch.ones(1, 2), (10, 2), is_coalesced=True, check_invariants=False
+                )
+                one.push([gradient], SETTINGS, 0, hold=True)
+            for one, _, _ in both:
+                one.agree()
+            if dies and step:
+                for one, _, _ in both:
+                    one.link._servers = after
+                    one.link._connection.close()
+            for one, _, _ in both:
+                one.commit()
+            for taken in [farm.aside(one.take) for one, _, _ in both]:
+                taken.result(60)
+        expected = torch.zeros(10, 2)
+        expected[:4] = -0.5
+        for one, table, _ in both:
+            assert torch.equal(table.weight, expected)
+            assert len(one._changed[0].numbers) == (10 if dies else 2)
+            one.link.close()
 
 
 ROWS, WIDTH = 1 << 18, 64

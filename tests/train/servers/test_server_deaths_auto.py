@@ -16,7 +16,7 @@ from torch import nn
 
 from oarlock import train
 from oarlock.train.servers import addresses
-from oarlock.train.servers.process import server
+from oarlock.train.servers.process import desks, server
 from oarlock.train.strategies import automatic, choices
 
 STEPS = 30
@@ -28,14 +28,19 @@ def dying() -> Iterator[addresses.Addresses]:
     """Run a server that dies after it has answered rank 0, and before it answers rank 1. Another takes its place."""
     answered = threading.Event()
 
-    class Desk(server._Desk):
+    class Desk(desks.Desk):
         def _step(self, head: Any) -> None:
             super()._step(head)
-            if self._server is made[0] and head.fields["base"] == LAST and self._place.rank == 0:
+            if self._service is made[0].service and head.fields["base"] == LAST and self._place.rank == 0:
                 answered.set()
 
         def _answer(self, fields: dict[str, Any], body: Any = ()) -> None:
-            if self._server is made[0] and "wish" in fields and fields["version"] == LAST + 1 and self._place.rank == 1:
+            if (
+                self._service is made[0].service
+                and "wish" in fields
+                and fields["version"] == LAST + 1
+                and self._place.rank == 1
+            ):
                 answered.wait()
                 made[0].close()
                 made.append(server.Server(("127.0.0.1", made[0].port), farm.TOKEN))
@@ -44,7 +49,7 @@ def dying() -> Iterator[addresses.Addresses]:
             super()._answer(fields, body)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(server, "_Desk", Desk)
+        patched.setattr(desks, "Desk", Desk)
         made = [server.Server(("127.0.0.1", 0), farm.TOKEN)]
         threads = [threading.Thread(target=made[0].serve)]
         threads[0].start()

@@ -98,8 +98,8 @@ def _interrupt(name: str, first: str, second: str, die: Callable[[str], None]) -
     """Call `die` after the method of the first and of the second server."""
     method = getattr(remotes.Remote, name)
 
-    def called(self: remotes.Remote, *args: Any) -> Any:
-        result = method(self, *args)
+    def called(self: remotes.Remote, *args: Any, **kwargs: Any) -> Any:
+        result = method(self, *args, **kwargs)
         die((first, second)[self.link.number])
         return result
 

@@ -25,7 +25,7 @@ from oarlock.train import environment, errors, rounds, worlds
 from oarlock.train.measuring.straggling import Slowest
 from oarlock.train.servers import addresses, children
 from oarlock.train.servers.model import openings, optimizers, sharding, shares
-from oarlock.train.servers.wire import frames, handshake, memory
+from oarlock.train.servers.wire import frames, memory
 from oarlock.train.servers.workers import giving, links, remotes, staging
 from oarlock.train.strategies import replicas
 from oarlock.train.strategies.strategy import Figures, Strategy
@@ -79,14 +79,20 @@ class ParameterServers(Strategy):
     ) -> None:
         self._world = worlds.init()
         self.settings = Settings(sync, backup, staleness, servers, sharding)
-        if not 0 <= backup < max(2, self._world.world_size):
+        self._given = environment.Processes.read()
+        numbered = self._given.worker is not None
+        if backup < 0 or (backup >= max(2, self._world.world_size) and not numbered):
             raise errors.StateError(f"backup={backup}: {self._world.world_size} workers leave none to wait for")
         if (staleness is not None and sync) or (backup and not sync):
             raise errors.StateError("staleness= goes with sync=False, and backup= with sync=True")
-        self._given = environment.Processes.read()
-        elastic = self._given.worker is not None and not sync
-        workers = 1 if elastic else self._world.world_size
-        self._mode = openings.Mode(workers, sync, min(backup, self._world.world_size - 1), staleness, elastic)
+        elastic = numbered and not (sync and not backup)
+        in_rounds = worlds.rounds is not None and worlds.exchanges is not None
+        self.rejoins = in_rounds and sync and not backup
+        workers = 1 if elastic or self.rejoins else self._world.world_size
+        late = backup if elastic else min(backup, self._world.world_size - 1)
+        self._mode = openings.Mode(workers, sync, late, staleness, elastic, self.rejoins)
+        self._known = 0  # the version of the weights of this worker, between two rounds
+        self._comes = False  # to others that have begun
         self._shares = shares.Shares()
         self._rounds = rounds.Rounds(os.environ, 0.0) if elastic else None
         self._last: int | None = None  # the last step of a worker that leaves
@@ -162,7 +168,9 @@ class ParameterServers(Strategy):
             self.begin()
 
     def _connect(self, named: list[tuple[str, nn.Parameter]], optimizer: optim.Optimizer | None) -> bool:
-        """Connect to the servers. Return False where a process trains alone."""
+        """Connect to the servers. Return False where a process trains alone. One that joins others connects when it
+        enters a round.
+        """
         found = addresses.given(os.environ) or self._start()
         if found is None:
             return False
@@ -170,29 +178,39 @@ class ParameterServers(Strategy):
             raise errors.StateError(
                 "parameter servers run the optimizer, and got none: call data_parallel(model, optimizer)"
             )
+        if worlds.rounds is not None and worlds.exchanges is not None and not self.rejoins:
+            raise errors.StateError(
+                f"the job file says that all workers step together (`sync: true`), and the script has {self.settings}: "
+                "write `backup` or `sync: false` into the job file's `strategy`, or leave it out of the script"
+            )
         kind = optimizers.kind_of(optimizer)
         self._optimizer, self._named = optimizer, named
         self.parameters = [parameter for _, parameter in named]
         for _, parameter in self._named:
             parameter.data = parameter.data.contiguous()  # the parts are cut from, and received into, flat memory
-        tensors = self._described(optimizer)
+        self._tensors, self._kind = self._described(optimizer), kind
         self._reserve(found)
-        way = self.settings.sharding
+        atexit.register(self._leave)
+        worlds.leaving.append(self._leave)
+        self._comes = worlds.joining()
+        if not self._comes:
+            self._reach(found)
+            for server in self._servers:  # the first one finds the steps of a worker that is new
+                server.open(self._steps)
+                self._steps = self._servers[0].steps
+        return True
+
+    def _reach(self, found: addresses.Addresses) -> None:
+        """Connect to all servers, without taking part yet."""
+        tensors, kind, way = self._tensors, self._kind, self.settings.sharding
         way = way if kind in optimizers.ELEMENTWISE or way != "partition" else "greedy"
-        place = handshake.Place.of(self._given, "step")
+        place = worlds.place("step")
         for number, parts in enumerate(sharding.divide(tensors, len(found.servers), way)):
             link = links.Link(found, number, place)
             opening = openings.Opening(remotes.pieces(parts, tensors), kind, self._mode)
             remote = remotes.Remote(link, place.rank, parts, tensors, self._named, opening, self._shares)
             self._servers.append(remote)
-        for server in self._servers:  # the first one finds the steps of a worker that is new
-            server.open(self._steps)
-            self._steps = self._servers[0].steps
-        for server in self._servers:
-            server.watch = self._watch
-        atexit.register(self._leave)
-        worlds.leaving.append(self._leave)
-        return True
+            remote.version, remote.watch = self._known, self._watch
 
     def _take_part(self) -> None:
         """Do the work of the optimizer's step from now on."""
@@ -217,6 +235,9 @@ class ParameterServers(Strategy):
     def begin(self) -> None:
         """Give the servers the chief's weights and optimizer state, and take the weights from them."""
         if not self._servers or self._optimizer is None:
+            return
+        if self._comes:  # the others have begun, and this worker has the weights from them
+            self._comes = False
             return
         if self._done:  # a second session
             assert self._found is not None
@@ -244,7 +265,7 @@ class ParameterServers(Strategy):
         """Whether the others wait for the successor of a worker that dies. A second session has no successors: their
         scripts would begin with the first.
         """
-        alone = self.lockstep and worlds.exchanges is not None and not self._sessions
+        alone = self.lockstep and worlds.exchanges is not None and not self._sessions and not self.rejoins
         return alone and self._found is not None and self._found.replaced and bool(self._servers)
 
     @property
@@ -272,12 +293,41 @@ class ParameterServers(Strategy):
             server.version = version
             server.link.joins = False
 
+    def leave(self) -> None:
+        if self._servers:
+            self._known = self.version
+        for server in self._servers:
+            server.link.close()
+        self._servers.clear()
+
+    def shared(self) -> dict[str, Any]:
+        return {"version": self._known}
+
+    def catch_up(self, shared: dict[str, Any], *, made: bool) -> None:
+        self._known = int(shared["version"])
+
+    def regroup(self) -> None:
+        """Take part in a round. The servers keep weights and state, and every worker has these weights."""
+        assert self._found is not None
+        assert self._optimizer is not None
+        self.lost = self._done = False
+        self._optimizer.state.clear()
+        try:
+            self._reach(self._found)
+            for server in self._servers:
+                server.enter(self._known, optimizers.settings_of(self._optimizer))
+        except links.Lost as cause:
+            raise errors.PeersLost(f"the round cannot begin without a server: {cause}") from cause
+        self.figures.regroup(self._world)
+
     def reached(self, step: int) -> int:
         if self.lockstep or not self._servers:
             return step
         if self._origin is None and self._joins:
             self._origin = self._servers[0].began_at or 0
-            if self._mode.elastic and step - self._origin > self._steps:  # its checkpoint is that of a faster worker
+            if self._mode.elastic and self._mode.sync:
+                self._await_share()
+            elif self._mode.elastic and step - self._origin > self._steps:  # its checkpoint is that of a faster worker
                 self._steps = step - self._origin
                 for server in self._servers:
                     server.advance(self._steps)
@@ -297,6 +347,13 @@ class ParameterServers(Strategy):
         """
         return self.version if self._mode.sync else self._steps
 
+    def _await_share(self) -> None:
+        """Pass over the steps in which this worker has no share yet."""
+        assert self._given.worker is not None
+        begins_at = self._shares.next_of(self._given.worker, self.version + 1)
+        if begins_at > self.version + 1:
+            self._pull(at_least=begins_at - 1)
+
     def share(self, step: int) -> tuple[int, int] | None:
         if self._rounds is None or self._origin is None:
             return None
@@ -308,7 +365,7 @@ class ParameterServers(Strategy):
             return False
         if self._last is None and self._rounds.newest().rank is None:
             self._last = self._servers[0].part()
-        if self._last is None or self._steps < self._last:
+        if self._last is None or self._passed < self._last:
             return False
         self._done = True
         for server in self._servers:
@@ -329,7 +386,7 @@ class ParameterServers(Strategy):
             return None
         worker, own_us, least_us = first.slowest
         self._compared = [worker, own_us]
-        place = self._shares.of(worker, self._steps + 1) if self._rounds is not None else None
+        place = self._shares.of(worker, self._passed + 1) if self._rounds is not None else None
         return Slowest(worker if place is None else place[0], own_us / 1e6, least_us / 1e6)
 
     def before_save(self) -> None:
@@ -402,7 +459,8 @@ class ParameterServers(Strategy):
         if not self._servers:
             return
         self._restore()  # a step that failed
-        self._exchange(optimizers.settings_of(optimizer))
+        with self.noticing():
+            self._exchange(optimizers.settings_of(optimizer))
         self._held = [(parameter, parameter.grad) for _, parameter in self._named]
         for _, parameter in self._named:
             parameter.grad = None
@@ -423,10 +481,16 @@ class ParameterServers(Strategy):
             for number, (_, one) in enumerate(self._named)
         ]
         self._staging.finish()
+        several = self._servers if len(self._servers) > 1 else []
+        agreeing = several if self.rejoins else []
         with self.figures.waiting:
             for server in self._servers:
-                self.figures.sent_bytes += server.push(gradients, settings, self._wish)
-            for server in self._servers if self._giving is not None and len(self._servers) > 1 else ():
+                self.figures.sent_bytes += server.push(gradients, settings, self._wish, hold=bool(agreeing))
+            for server in agreeing:  # no server makes an update that another one cannot make, because a worker died
+                server.agree()
+            for server in agreeing:
+                server.commit()
+            for server in several if self._giving is not None else ():
                 server.await_answer()  # a successor may need the weights before this update
             for server in self._servers:
                 self._strongest = max(self._strongest, server.take())
@@ -434,9 +498,9 @@ class ParameterServers(Strategy):
         self.figures.waiting.settle()
         self.figures.exchanges += 1
 
-    def _pull(self) -> None:
+    def _pull(self, at_least: int = 0) -> None:
         for server in self._servers:
-            server.pull()
+            server.pull(at_least)
         for server in self._servers:
             server.take()
 
@@ -454,6 +518,8 @@ class ParameterServers(Strategy):
             if not worlds.failed() and not self._done:
                 for server in self._servers:
                     server.link.ask(Kind.DONE, {"wish": 0, "wait": False})
+        except errors.PeersLost:
+            pass  # the others are in a later round, and do not wait for this worker
         except errors.ServerError as cause:
             sys.stderr.write(f"oarlock.train: {cause}\n")
         for server in self._servers:

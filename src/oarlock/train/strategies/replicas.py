@@ -76,7 +76,7 @@ def broadcast_tensors(tensors: Sequence[torch.Tensor], source: int = 0) -> None:
         flat = torch.cat([tensor.reshape(-1) for tensor in alike])
         if worlds.exchanges is not None:
             here = flat.cpu()
-            worlds.exchanges.broadcast(here)
+            worlds.exchanges.broadcast(here, source)
             flat = here.to(flat.device)
         else:
             flat = flat.to(exchange_device(flat.device))

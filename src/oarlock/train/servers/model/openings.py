@@ -42,7 +42,8 @@ class Mode:
 
     With `sync` an update is the mean of all gradients but the `backup` slowest ones. Without it each gradient is an
     update of its own, and a worker is at most `staleness` steps ahead of the slowest (None: any number). Where they are
-    `elastic`, workers come and go, so that their number says nothing.
+    `elastic`, workers come and go, so that their number says nothing. It is that of the round where they have `rounds`:
+    the gradients of all its workers make an update.
     """
 
     workers: int
@@ -50,6 +51,7 @@ class Mode:
     backup: int = 0
     staleness: int | None = None
     elastic: bool = False
+    rounds: bool = False
 
     @property
     def lockstep(self) -> bool:
@@ -58,11 +60,13 @@ class Mode:
 
     def fits(self, place: handshake.Place) -> bool:
         """Return whether a worker that introduced itself so may train in this mode."""
-        return self.elastic is place.elastic and (self.elastic or self.workers == place.workers)
+        if self.elastic or self.rounds:
+            return self.elastic is place.elastic and self.rounds is (place.round > 0)
+        return not place.elastic and self.workers == place.workers
 
     def fields(self) -> dict[str, Any]:
         told = {"workers": self.workers, "sync": self.sync, "backup": self.backup, "staleness": self.staleness}
-        return {**told, "elastic": True} if self.elastic else told
+        return told | {name: True for name in ("elastic", "rounds") if getattr(self, name)}
 
 
 @dataclass(frozen=True)
@@ -99,6 +103,7 @@ def read(fields: Mapping[str, Any]) -> Opening:
             _count(told["backup"]),
             None if staleness is None else _count(staleness),
             told.get("elastic") is True,
+            told.get("rounds") is True,
         )
         opening = Opening(pieces, _text(fields["optimizer"]), mode)
     except (KeyError, TypeError, ValueError) as cause:
@@ -109,10 +114,12 @@ def read(fields: Mapping[str, Any]) -> Opening:
         raise frames.Refused("the model is larger than a server takes")
     if any(piece.by_row and len(piece.shape) != 2 for piece in pieces):
         raise frames.Refused("a parameter that travels by row is not a matrix")
-    if not 1 <= mode.workers <= 1 << 20 or mode.backup >= mode.workers:
+    if not 1 <= mode.workers <= 1 << 20 or (mode.backup >= mode.workers and not mode.elastic):
         raise frames.Refused("the number of workers is not valid")
-    if mode.elastic and mode.sync:
-        raise frames.Refused("workers that wait for each other cannot come and go")
+    if mode.elastic and mode.lockstep:
+        raise frames.Refused("workers that wait for each other cannot come and go without rounds")
+    if mode.rounds and (mode.elastic or not mode.lockstep):
+        raise frames.Refused("rounds are those of workers that step together")
     return opening
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn, optim
 
 from oarlock.train import errors
-from oarlock.train.servers.wire import frames
+from oarlock.train.servers.wire import frames, memory
 
 ELEMENTWISE = frozenset(
     {"ASGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD"}
@@ -87,3 +87,42 @@ def _plain(value: Any, name: str) -> Any:
     raise errors.StateError(
         f"the optimizer's setting {name} is a {type(value).__name__}, which cannot be sent to a parameter server"
     )
+
+
+def state_of(
+    optimizer: optim.Optimizer, parameters: Sequence[nn.Parameter]
+) -> tuple[list[list[Any]], list[torch.Tensor]]:
+    """Return the state: an entry [number of the parameter, name, type, shape, value] for each, and the tensors' values
+    on the CPU. An entry whose type is None is the plain value.
+    """
+    found: list[list[Any]] = []
+    tensors = []
+    for index, parameter in enumerate(parameters):
+        for name, value in optimizer.state.get(parameter, {}).items():
+            if isinstance(value, torch.Tensor):
+                dense = value.detach().to_dense() if value.is_sparse else value.detach()
+                kept = dense.to("cpu", copy=True).contiguous()
+                found.append([index, name, memory.name_of(kept.dtype), list(kept.shape), None])
+                tensors.append(kept)
+            else:
+                found.append([index, name, None, None, value])
+    return found, tensors
+
+
+def load_state(
+    optimizer: optim.Optimizer,
+    parameters: Sequence[nn.Parameter],
+    entries: Sequence[Sequence[Any]],
+    tensors: Sequence[torch.Tensor],
+    device: torch.device,
+) -> None:
+    """Take the state that `state_of` returned. Raises Refused where it does not fit."""
+    values = iter(tensors)
+    state: dict[nn.Parameter, dict[str, Any]] = {}
+    for index, name, dtype, _, plain in entries:
+        if not 0 <= index < len(parameters):
+            raise frames.Refused("the state belongs to a piece that is not here")
+        value = next(values).to(device) if dtype is not None else plain
+        state.setdefault(parameters[index], {})[name] = value
+    for parameter, values_of in state.items():
+        optimizer.state[parameter] = values_of

@@ -2,7 +2,7 @@
 
 Workers that do not wait for each other are at different steps. So a change holds from a step on that none of them has
 begun, and the first server finds that step. In each step all divide the data in the same way, and no two workers take
-the same example.
+the same example. With backup workers the other servers hear of it with the gradients of that step at the latest.
 """
 
 from __future__ import annotations
@@ -84,6 +84,16 @@ class Shares:
                 return last
             last = after
         return None
+
+    def workers_of(self, step: int) -> tuple[int, ...]:
+        """Return the workers that take part in a step."""
+        return next((workers for after, workers in reversed(self.divisions) if after < step), ())
+
+    def next_of(self, worker: int, step: int) -> int:
+        """Return the first step, this one or a later one, in which the worker takes part; this one if none is known."""
+        if worker in self.workers_of(step):
+            return step
+        return min((after + 1 for after, some in self.divisions if after >= step and worker in some), default=step)
 
     def of(self, worker: int, step: int) -> tuple[int, int] | None:
         """Return the place of a worker among those of this step, and their number; None before the first step.

@@ -20,10 +20,11 @@ KEPT_SMALL, SMALL_BYTES = 64, 64 << 10
 
 
 class Meeting:
-    """The exchanges of `workers` workers. Threads of many workers call `meet`."""
+    """The exchanges of `workers` workers. Threads of many workers call `meet`. `error` tells of a lost worker."""
 
-    def __init__(self, workers: int) -> None:
+    def __init__(self, workers: int, error: type[frames.Refused] = frames.Refused) -> None:
         self.workers = workers
+        self._error = error
         self._changed = threading.Condition()
         self._values: dict[int, dict[int, bytes]] = {}
         self._over: dict[int, list[bytes]] = {}
@@ -41,7 +42,7 @@ class Meeting:
             values = self._take(rank, number, value)
             self._changed.wait_for(lambda: len(values) == self.workers or self._missed(values))
             if len(values) < self.workers:
-                raise frames.Refused(self._missed(values))
+                raise self._error(self._missed(values))
             return [values[each] for each in range(self.workers)]
 
     def give(self, rank: int, number: int, value: bytes) -> None:

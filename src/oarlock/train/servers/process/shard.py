@@ -23,30 +23,13 @@ import torch
 from torch import nn, optim
 
 from oarlock.train.servers.model import openings, optimizers, rows, shares
-from oarlock.train.servers.process import paces, showing
+from oarlock.train.servers.process import paces, pushes, showing
 from oarlock.train.servers.wire import bodies, frames, memory
 
 BACK_WITHIN_S = 10.0
 """For so long a restored server waits for workers that might hold newer weights."""
 
 _NOTHING = shares.Told()
-
-Flats = list[torch.Tensor]
-"""One flat tensor for each run of pieces of one type: of all pieces, or of all but those that travel by row."""
-
-
-@dataclass
-class Push:
-    """A gradient that waits for its update. `base` is the version of the weights from which it was computed."""
-
-    base: int
-    gradients: Flats
-    absent: frozenset[int]
-    settings: Sequence[Mapping[str, Any]]
-    number: int = 0  # counts the gradients of this worker; 0: not counted
-    rows: Mapping[int, rows.Rows] = field(default_factory=dict)  # the gradients of pieces that travel by row
-    all_rows: bool = False  # whether this worker may hold rows that no version here has had
-    life: int = 0  # of the worker (`Shard.life`)
 
 
 @dataclass
@@ -71,7 +54,7 @@ class Shard:
         self._by_row = {index: each.shape for index, each in enumerate(self.opening.pieces) if each.by_row}
         # The version at which each row was changed.
         self._changed_at = {index: torch.zeros(shape[0], dtype=torch.int64) for index, shape in self._by_row.items()}
-        self._pending: dict[int, Push] = {}
+        self._pending: dict[int, pushes.Push] = {}
         counted = 0 if self.opening.mode.elastic else self.opening.mode.workers
         self.clocks = dict.fromkeys(range(counted), 0)  # the gradients taken of each worker
         self.shares = shares.Shares()  # of workers that come and go
@@ -79,17 +62,38 @@ class Shard:
         self._seen: set[int] = set()  # those of them that were here
         self._passed_over: dict[int, int] = {}  # the steps that a worker was absent for, which count as its own
         self._gone: set[int] = set()  # workers that train no more
-        mode, size = self.opening.mode, sum(piece.bytes for piece in self.opening.pieces)
-        fits = size >= bodies.LEAST_BYTES and self.device.type == "cpu" and not self._by_row
-        self._showing = showing.Showing(size, mode.workers) if mode.sync and not mode.backup and fits else None
+        self._ended: set[int] = set()  # those of them that have said so
+        mode = self.opening.mode
+        self._showing = None if mode.rounds else self._to_show(mode.workers)
         self._shown = False  # whether the weights lie in memory that workers see
         self._was_read = False  # whether a worker may be reading there
         self._failed = ""
+        self._error: type[frames.Refused] = frames.Refused  # of a step that lacks a worker
+        self._round, self._workers = 0, mode.workers
+        self._whole: dict[int, pushes.Push] = {}  # all gradients of the next update, which waits for `commit`
         self._lives: dict[int, int] = {}  # how often each worker has died while the others waited
         self._expected: set[int] = set()  # workers that have yet to come back after a restart
         self._expected_until = 0.0
 
-    def buffers(self, device: torch.device | str = "cpu", *, by_row: bool = True) -> Flats:
+    def _to_show(self, workers: int) -> showing.Showing | None:
+        """Return the showing of the weights to so many workers, where they may lie in shared memory."""
+        size = sum(piece.bytes for piece in self.opening.pieces)
+        fits = size >= bodies.LEAST_BYTES and self.device.type == "cpu" and not self._by_row
+        return showing.Showing(size, workers) if self.opening.mode.lockstep and fits else None
+
+    def begin_round(self, number: int, workers: int) -> None:
+        """Go on with other workers. Each has its own gradient of the next update to give, none of which is here."""
+        with self.changed:
+            self.hide()
+            self._round, self._workers = number, workers
+            self.clocks, self._gone = dict.fromkeys(range(workers), 0), set()
+            self._failed, self._error = "", frames.RoundOver
+            self._pending.clear()
+            self._expected = set(self.clocks) if time.monotonic() < self._expected_until else set()
+            self._showing = self._to_show(workers)
+            self.changed.notify_all()
+
+    def buffers(self, device: torch.device | str = "cpu", *, by_row: bool = True) -> pushes.Flats:
         """Return memory for all pieces, or for those that do not travel by row: a worker's gradients, or weights. A
         table may be too large to be held several times. Memory of the CPU that a GPU copies from and to is pinned.
         """
@@ -105,7 +109,7 @@ class Shard:
         ]
 
     def views(
-        self, flats: Flats, absent: frozenset[int] = frozenset(), by_row: Mapping[int, rows.Rows] | None = None
+        self, flats: pushes.Flats, absent: frozenset[int] = frozenset(), by_row: Mapping[int, rows.Rows] | None = None
     ) -> list[memoryview]:
         """Return the memory of a body: all pieces but the absent ones, some of them by rows."""
         if not absent and not by_row:
@@ -126,7 +130,7 @@ class Shard:
             raise frames.Refused("a gradient lacks the rows of a piece")
         return found
 
-    def clear(self, flats: Flats, some: frozenset[int]) -> None:
+    def clear(self, flats: pushes.Flats, some: frozenset[int]) -> None:
         """Set the elements of these pieces to 0."""
         for index, each in enumerate(self._pieces(flats) if some else ()):
             if index in some and index not in self._by_row:
@@ -168,7 +172,7 @@ class Shard:
             self._shown = False
 
     @torch.no_grad()
-    def _move(self, flats: Flats) -> None:
+    def _move(self, flats: pushes.Flats) -> None:
         """Move the weights to this memory."""
         for ours, theirs in zip(flats, self.weights):
             ours.copy_(theirs)
@@ -187,6 +191,7 @@ class Shard:
                 self._take_in(rank, told)
             came_back = rank in self._gone
             self._gone.discard(rank)
+            self._ended.discard(rank)
             if came_back and self.opening.mode.staleness is not None:
                 others = [self._steps(other) for other in self.clocks if other not in self._gone | {rank}]
                 behind = max(0, min(others, default=0) - self._steps(rank))
@@ -214,6 +219,8 @@ class Shard:
 
     def _begun_by_some(self) -> int:
         """Return the last step that a worker may have begun."""
+        if self.opening.mode.sync:
+            return self.version + 1
         return max(self.clocks.values(), default=0) + 1
 
     def part(self, rank: int) -> int:
@@ -223,6 +230,12 @@ class Shard:
             if last is None:
                 last = self.shares.change({*self.shares.present} - {rank}, self._begun_by_some())
             return last
+
+    def learn(self, divisions: Any) -> None:
+        """Take the divisions of the data that a worker knows where they are more."""
+        with self.changed:
+            if self.opening.mode.elastic and self.shares.take(divisions):
+                self._update()
 
     def taken(self) -> dict[int, int]:
         """Return the number of gradients that were taken of each worker, where each is an update of its own."""
@@ -242,8 +255,10 @@ class Shard:
             self.hide()
             self._gone.add(rank)
             self.paces.forget(rank)
+            if not failed:
+                self._ended.add(rank)
             self._pending.pop(rank, None)
-            if failed and self.opening.mode.lockstep and self.opening.mode.workers > 1:
+            if failed and self.opening.mode.lockstep and self._workers > 1:
                 self._failed = failed
             else:
                 self._update()
@@ -261,8 +276,15 @@ class Shard:
             self.changed.notify_all()
 
     def life(self, rank: int) -> int:
-        """Return the number of deaths of this worker. A gradient of an earlier life is refused."""
-        return self._lives.get(rank, 0)
+        """Return the number of deaths of this worker, or its round. A gradient of an earlier one is refused."""
+        return self._round or self._lives.get(rank, 0)
+
+    def await_version(self, rank: int, version: int) -> None:
+        """Wait until so many updates are made, or all others have ended their training."""
+        with self.changed:
+            self.changed.wait_for(
+                lambda: self.version >= version or self._ended >= self.clocks.keys() - {rank} or self._is_over()
+            )
 
     def is_over(self) -> bool:
         """Return whether no worker trains any more."""
@@ -277,7 +299,7 @@ class Shard:
     def _is_over(self) -> bool:
         return bool(self.clocks) and self._gone >= self.clocks.keys()
 
-    def load(self, flats: Flats, version: int, settings: Sequence[Mapping[str, Any]]) -> None:
+    def load(self, flats: pushes.Flats, version: int, settings: Sequence[Mapping[str, Any]]) -> None:
         """Take these weights. The optimizer begins anew unless its state is loaded after this."""
         with self.changed:
             if self._was_read:
@@ -290,7 +312,7 @@ class Shard:
             self._pending.clear()
             self.changed.notify_all()
 
-    def read(self, rank: int, into: Flats) -> tuple[int, dict[int, int], bool]:
+    def read(self, rank: int, into: pushes.Flats) -> tuple[int, dict[int, int], bool]:
         """Copy the weights, unless this worker sees them. Return their version, the number of gradients of each worker
         that are in them, and whether the worker is to read them in the shared memory.
         """
@@ -298,7 +320,9 @@ class Shard:
             shown = self._read(rank, into)
             return self.version, self.taken(), shown
 
-    def push(self, rank: int, push: Push, into: Flats) -> tuple[int, dict[int, int], bool, dict[int, rows.Rows]]:
+    def push(
+        self, rank: int, push: pushes.Push, into: pushes.Flats
+    ) -> tuple[int, dict[int, int], bool, dict[int, rows.Rows]]:
         """Take part in the next update. Copy the weights after it, as `read` does. Return the same, and the rows that
         were changed since the worker's version, of the pieces that travel by row.
 
@@ -313,16 +337,19 @@ class Shard:
             self._expected.clear()
             if mode.sync:
                 if push.life != self.life(rank):
-                    raise frames.Refused(f"worker {rank} was replaced")
-                made = push.base < self.version  # the others did not wait for this gradient
+                    raise self._error(f"worker {rank} was replaced")
+                made = self._is_made(rank, push)
                 if self._failed and not made:
-                    raise frames.Refused(self._failed)
+                    raise self._error(self._failed)
                 if not made:
                     self._pending[rank] = push
                     self._update()
                 self.changed.wait_for(lambda: self._failed or self._pending.get(rank) is not push)
-                if push.life != self.life(rank) and push.base >= self.version:  # it lives on without an exchange
-                    raise frames.Refused(f"worker {rank} was replaced")
+                made = self._is_made(rank, push)
+                if push.life != self.life(rank) and not made:  # it lives on without an exchange
+                    raise self._error(f"worker {rank} was replaced")
+                if push.hold and made:
+                    return self.version, {}, True, {}
             else:
                 if not push.number or push.number > self.clocks[rank]:
                     if failed := self._step([push]):
@@ -331,14 +358,38 @@ class Shard:
                     self.changed.notify_all()
                 self.changed.wait_for(lambda: self._failed or self._is_near(rank))
             if self._failed and not (mode.sync and push.base < self.version):  # a step that is made is answered
-                raise frames.Refused(self._failed)
-            since = -1 if push.all_rows else push.base
-            shown = self._read(rank, into, whole=not self._by_row)
-            return self.version, self.taken(), shown, self._changed(since)
+                raise self._error(self._failed)
+            return self._answer(rank, into, -1 if push.all_rows else push.base)
+
+    def commit(
+        self, rank: int, base: int, into: pushes.Flats, *, all_rows: bool
+    ) -> tuple[int, dict[int, int], bool, dict[int, rows.Rows]]:
+        """Make the update of the held gradients, unless it is made. Return what `push` returns."""
+        with self.changed:
+            if base >= self.version:
+                if not self._whole:
+                    raise frames.Refused(self._failed or f"the gradients of version {base} are not here")
+                self._make(self._whole)
+                self._whole = {}
+                self.changed.notify_all()
+                if base >= self.version:
+                    raise frames.Refused(self._failed)
+            return self._answer(rank, into, -1 if all_rows else base)
+
+    def _is_made(self, rank: int, push: pushes.Push) -> bool:
+        """Return whether the update is made or held: the others did not wait for this gradient, or have it."""
+        held = self._whole.get(rank)
+        return push.base < self.version or (held is not None and (held.base, held.life) == (push.base, push.life))
+
+    def _answer(
+        self, rank: int, into: pushes.Flats, since: int
+    ) -> tuple[int, dict[int, int], bool, dict[int, rows.Rows]]:
+        shown = self._read(rank, into, whole=not self._by_row)
+        return self.version, self.taken(), shown, self._changed(since)
 
     def resume(
         self,
-        flats: Flats,
+        flats: pushes.Flats,
         version: int,
         settings: Sequence[Mapping[str, Any]],
         taken: Mapping[int, int] | None = None,
@@ -403,35 +454,15 @@ class Shard:
         An entry whose type is None is the plain value.
         """
         with self.changed:
-            found: list[list[Any]] = []
-            tensors = []
-            for index, parameter in enumerate(self._parameters):
-                for name, value in (self._optimizer.state.get(parameter, {}) if self._optimizer else {}).items():
-                    if isinstance(value, torch.Tensor):
-                        dense = value.detach().to_dense() if value.is_sparse else value.detach()
-                        kept = dense.to("cpu", copy=True).contiguous()
-                        found.append([index, name, memory.name_of(kept.dtype), list(kept.shape), None])
-                        tensors.append(kept)
-                    else:
-                        found.append([index, name, None, None, value])
-            return found, tensors
+            return optimizers.state_of(self._optimizer, self._parameters) if self._optimizer else ([], [])
 
     def load_state(self, entries: Sequence[Sequence[Any]], tensors: Sequence[torch.Tensor]) -> None:
         """Take the state that `state` returned. Raises Refused where it does not fit."""
         with self.changed:
-            if self._optimizer is None:
-                return
-            values = iter(tensors)
-            state: dict[nn.Parameter, dict[str, Any]] = {}
-            for index, name, dtype, _, plain in entries:
-                if not 0 <= index < len(self._parameters):
-                    raise frames.Refused("the state belongs to a piece that is not here")
-                value = next(values).to(self.device) if dtype is not None else plain
-                state.setdefault(self._parameters[index], {})[name] = value
-            for parameter, values_of in state.items():
-                self._optimizer.state[parameter] = values_of
+            if self._optimizer is not None:
+                optimizers.load_state(self._optimizer, self._parameters, entries, tensors, self.device)
 
-    def _pieces(self, flats: Flats) -> Iterator[torch.Tensor]:
+    def _pieces(self, flats: pushes.Flats) -> Iterator[torch.Tensor]:
         """Yield the view of each piece, an empty one for a piece that is left out."""
         whole = sum(flat.numel() for flat in flats) == self._elements
         for flat, run in zip(flats, self._runs):
@@ -459,15 +490,23 @@ class Shard:
     def _update(self) -> None:
         """Make the update for which enough gradients are there."""
         mode = self.opening.mode
-        needed = max(1, min(mode.workers - mode.backup, mode.workers - len(self._gone)))
+        members = set(self.shares.workers_of(self.version + 1) if mode.elastic else range(self._workers))
+        needed = max(1, min(len(members) - mode.backup, len(members - self._gone)))
         if len(self._pending) < needed:
             return
-        if failed := self._step([push for _, push in sorted(self._pending.items())]):
-            self._failed = failed
-        self._pending.clear()
+        pushes, self._pending = self._pending, {}
+        if any(push.hold for push in pushes.values()):
+            self._whole = pushes
+        else:
+            self._make(pushes)
         self.changed.notify_all()
 
-    def _step(self, pushes: Sequence[Push]) -> str:
+    def _make(self, pushes: Mapping[int, pushes.Push]) -> None:
+        """Make the update of these gradients."""
+        if failed := self._step([push for _, push in sorted(pushes.items())]):
+            self._failed, self._error = failed, frames.Refused
+
+    def _step(self, pushes: Sequence[pushes.Push]) -> str:
         """Apply the gradients. Return why that failed, empty where it did not."""
         try:
             self._apply(pushes)
@@ -476,7 +515,7 @@ class Shard:
         return ""
 
     @torch.no_grad()
-    def _apply(self, pushes: Sequence[Push]) -> None:
+    def _apply(self, pushes: Sequence[pushes.Push]) -> None:
         """Step with the mean of these gradients, which are changed. A piece that none of them has stays as it is."""
         settings = pushes[0].settings
         if self._optimizer is not None and settings and settings != self._settings:
@@ -522,7 +561,7 @@ class Shard:
         for changed_at in self._changed_at.values():
             changed_at.fill_(version)
 
-    def _read(self, rank: int, into: Flats, *, whole: bool = True) -> bool:
+    def _read(self, rank: int, into: pushes.Flats, *, whole: bool = True) -> bool:
         """Copy the weights, and return False, or return True where this worker sees them. Unless `whole`, leave out the
         pieces that travel by row.
         """
@@ -537,7 +576,7 @@ class Shard:
             theirs.copy_(ours)
         return False
 
-    def _dense(self, *flats: Flats) -> Iterator[tuple[torch.Tensor, ...]]:
+    def _dense(self, *flats: pushes.Flats) -> Iterator[tuple[torch.Tensor, ...]]:
         """Yield what belongs together of these flats: all, but the pieces that travel by row."""
         if not self._by_row:
             yield from zip(*flats)

@@ -45,10 +45,25 @@ class Kind(enum.IntEnum):
     WANTED = 18  # whether a successor waits for the state of this worker
     GIVE = 19  # body: this worker's state, for the successor of another one
     LEAVE = 20  # this worker is taken away; the answer tells its last step
+    COMMIT = 21  # make the update whose gradients are on all servers; body of the answer: the weights after it
 
 
 class Refused(Exception):
     """The other side does not speak this protocol, or has sent more than it may."""
+
+
+class RoundOver(Refused):
+    """The round of the worker has lost a member, or a later one has begun: the worker goes on in a later round."""
+
+
+def refusal(fields: dict[str, Any]) -> Refused:
+    """Return the reason of an ERROR."""
+    return (RoundOver if fields.get("round_over") is True else Refused)(str(fields.get("message")))
+
+
+def reason(why: Refused) -> dict[str, Any]:
+    """Return the fields of the ERROR that tells of a refusal."""
+    return {"message": str(why), **({"round_over": True} if isinstance(why, RoundOver) else {})}
 
 
 @dataclass(frozen=True)

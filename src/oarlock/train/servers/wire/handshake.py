@@ -24,7 +24,7 @@ class Place:
     """A worker, as it introduces itself. `purpose` is `step`, `meet` or `give`: a connection for each.
 
     Where workers come and go (`elastic`), `rank` is the number that the worker keeps, and `workers` is how many there
-    were when it began.
+    were when it began. Where they step together and come and go, both belong to a round. 0: there are no rounds.
     """
 
     rank: int
@@ -32,6 +32,7 @@ class Place:
     incarnation: int
     purpose: str
     elastic: bool = False
+    round: int = 0
 
     @classmethod
     def of(cls, given: environment.Processes, purpose: str) -> Place:
@@ -41,11 +42,11 @@ class Place:
         return cls(rank, given.world_size, given.incarnation, purpose, elastic)
 
     def __post_init__(self) -> None:
-        numbers = (self.rank, self.workers, self.incarnation)
+        numbers = (self.rank, self.workers, self.incarnation, self.round)
         if any(type(each) is not int for each in numbers) or type(self.elastic) is not bool:
             raise frames.Refused("the worker's place is not valid")
         ranks = MOST_WORKERS if self.elastic else self.workers
-        if not 0 <= self.rank < ranks or not 1 <= self.workers <= MOST_WORKERS:
+        if not 0 <= self.rank < ranks or not 1 <= self.workers <= MOST_WORKERS or self.round < 0:
             raise frames.Refused("the worker's place is not valid")
         if self.purpose not in {"step", "meet", "give"}:
             raise frames.Refused("the purpose of the connection is not known")
@@ -61,7 +62,7 @@ def greet(connection: transport.Connection, token: str, place: Place) -> bool:
     connection.send(frames.Kind.HELLO, {"nonce": ours, "proof": proof, "place": asdict(place)})
     welcome = connection.head(frames.MOST_GREETING_BYTES)
     if welcome.kind is frames.Kind.ERROR:
-        raise frames.Refused(str(welcome.fields.get("message")))
+        raise frames.refusal(welcome.fields)
     expected = _proof(token, "server", theirs, ours, {})
     if welcome.body_bytes or not _same(expected, welcome.fields.get("proof")):
         raise frames.Refused("the server does not know the token of this attempt")

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from oarlock.train import patience
 from oarlock.train.servers import addresses
 from oarlock.train.servers.process import meeting
 from oarlock.train.servers.wire import frames, handshake, memory
@@ -32,16 +33,26 @@ class Exchanges:
     """The exchanges of this worker. All workers must begin them in the same order.
 
     Where it `joins` others that train already, they do not meet any more: each exchange has this worker's value alone.
+    In rounds they do, and this worker meets none until it has entered one.
     """
 
-    def __init__(self, servers: addresses.Addresses, place: handshake.Place) -> None:
-        self._rank, self._workers = place.rank, place.workers
-        self._link = links.Link(servers, 0, place)
-        self.joins = self._link.joins
+    def __init__(self, servers: addresses.Addresses, place: handshake.Place | None) -> None:
+        self._servers = servers
+        self._link: links.Link | None = None
+        self.joins = False
         self.watch: Callable[[], None] = lambda: None  # called again and again while this worker waits for the others
+        if place is not None:
+            self.enter(place)
+
+    def enter(self, place: handshake.Place) -> None:
+        """Meet the workers of a round, or those of the attempt where it has no rounds."""
+        self.close()
+        self._rank, self._workers = place.rank, place.workers
         self._begun = 0
         self._under_way: deque[_Answer] = deque()
         self._over: deque[_Answer] = deque(maxlen=meeting.KEPT)  # a new server needs what others lack
+        self._link = links.Link(self._servers, 0, place)
+        self.joins = self._link.joins
 
     @property
     def begun(self) -> int:
@@ -65,23 +76,28 @@ class Exchanges:
         wait = self._begin(repr(list(numbers)).encode(), again)
         return lambda: [max(column) for column in zip(*(ast.literal_eval(each.decode()) for each in wait()))]
 
-    def broadcast(self, tensor: torch.Tensor) -> None:
-        """Give every worker the chief's values of a contiguous tensor on the CPU, in place."""
+    @property
+    def has_met(self) -> bool:
+        """Whether all workers of the round have been there."""
+        return self._workers == 1 or bool(self._over)
+
+    def broadcast(self, tensor: torch.Tensor, source: int = 0) -> None:
+        """Give every worker the values that worker `source` has, of a contiguous tensor on the CPU, in place."""
         if self.joins:
             return
         whole = memory.view(tensor)
         for start in range(0, whole.nbytes, meeting.MOST_BODY_BYTES):
             piece = whole[start : start + meeting.MOST_BODY_BYTES]
-            chiefs = self._begin(bytes(piece) if self._rank == 0 else b"")()[0]
-            if self._rank:
-                piece[:] = chiefs
+            theirs = self._begin(bytes(piece) if self._rank == source else b"")()[source]
+            if self._rank != source:
+                piece[:] = theirs
 
     def look_after(self) -> None:
         """Recover from the death of the server, while this worker waits for an answer of another kind.
 
         A worker that has the result of an exchange may be the only one: the others wait for its value.
         """
-        if self.joins or not self._link.replaced:
+        if self._link is None or self.joins or not self._link.replaced:
             return
         try:
             while self._under_way and self._link.waits(0):
@@ -92,7 +108,9 @@ class Exchanges:
             self._recover()
 
     def close(self) -> None:
-        self._link.close()
+        if self._link is not None:
+            self._link.close()
+            self._link = None
 
     def _begin(self, value: bytes, again: int | None = None) -> Callable[[], list[bytes]]:
         self._begun += again is None
@@ -110,27 +128,33 @@ class Exchanges:
 
     def _send(self, answer: _Answer, *, again: bool = False) -> None:
         fields = {"number": answer.number, **({"again": True} if again else {})}
-        self._link.start(frames.Kind.MEET, fields, [memoryview(answer.value)])
+        self._connected().start(frames.Kind.MEET, fields, [memoryview(answer.value)])
+
+    def _connected(self) -> links.Link:
+        assert self._link is not None
+        return self._link
 
     def _recover(self) -> None:
         """Give a server that takes the place of a dead one all that it needs."""
         until = monotonic() + links.WAIT_S
+        link = self._connected()
         while True:
             try:
-                self._link.reconnect()
+                link.reconnect()
                 for answer in self._over:
                     self._send(answer, again=True)
                 for answer in self._under_way:
                     self._send(answer)
                 return
             except links.Lost:
-                if not self._link.replaced or monotonic() > until:
+                if not link.replaced or monotonic() > until:
                     raise
 
     def _wait(self, answer: _Answer) -> list[bytes]:
         while answer.values is None:
             try:
-                while not self._link.waits(links.WATCH_S):
+                while not self._connected().waits(links.WATCH_S):
+                    patience.check_round()
                     self.watch()
                 self._receive()
             except links.Lost:
@@ -148,7 +172,7 @@ class Exchanges:
             received.extend(bytearray(each) for each in lengths)
             return [memoryview(each) for each in received]
 
-        self._link.finish(into)
+        self._connected().finish(into)
         finished = self._under_way.popleft()
         finished.values = [bytes(each) for each in received]
         self._over.append(finished)

@@ -155,8 +155,12 @@ class Link:
         self._socket, _ = self._connect()
         self._connection = self._socket
 
-    def _refusal(self, head: frames.Head) -> errors.ServerError:
-        return errors.ServerError(f"parameter server {self.number}: {head.fields.get('message')}")
+    def _refusal(self, head: frames.Head) -> errors.TrainError:
+        return self._error(frames.refusal(head.fields), f"parameter server {self.number}: ")
+
+    def _error(self, why: frames.Refused, told: str) -> errors.TrainError:
+        kind = errors.PeersLost if isinstance(why, frames.RoundOver) else errors.ServerError
+        return kind(f"{told}{why}")
 
     def _broken(self, cause: Exception) -> Lost:
         return Lost(f"the connection to parameter server {self.number} broke: {cause}")
@@ -175,6 +179,7 @@ class Link:
                         "log of the task, with `oarlock logs JOB --role ps`."
                     ) from cause
                 patience.keep_waiting()
+                patience.check_round()
                 time.sleep(_AGAIN_S)
 
     def _greet(self, host: str, port: int) -> tuple[transport.Tcp, bool]:
@@ -185,7 +190,7 @@ class Link:
             connection.limit(None)
         except frames.Refused as why:
             connection.close()
-            raise errors.ServerError(f"parameter server {self.number} at {host}:{port} refuses: {why}") from None
+            raise self._error(why, f"parameter server {self.number} at {host}:{port} refuses: ") from None
         except OSError:
             connection.close()
             raise

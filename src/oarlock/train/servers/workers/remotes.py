@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn, optim
 
+from oarlock.train import errors, patience
 from oarlock.train.servers.model import openings, rows, sharding, shares
 from oarlock.train.servers.wire import frames, memory
 from oarlock.train.servers.workers import links, staging
@@ -33,6 +34,7 @@ class Remote:
     ) -> None:
         self.link, self._rank = link, rank
         self._shares = division or shares.Shares()  # of the data, among workers that come and go
+        self._known = 0  # the number of its divisions that the server knows from this worker
         self._taken: dict[int, int] = {}  # the gradients of each worker in the weights here; none in step with others
         self._parts, self._tensors, self._named, self._opening = parts, tensors, named, opening
         self._staged: dict[int, torch.Tensor] = {}  # by the number of the part
@@ -43,11 +45,15 @@ class Remote:
         self._lost_at: float | None = None  # when the answer that is awaited was lost for the first time
         self._settings: list[dict[str, Any]] = []
         self._request: tuple[Kind, dict[str, Any], list[memoryview]] | None = None
+        self._step: tuple[Kind, dict[str, Any], list[memoryview]] | None = None  # that of the update that is committed
+        self._passed_over = 0  # answers to come to a step that was repeated
         self._awaited = self._broken = False
         self.watch: Callable[[], None] = lambda: None  # called again and again while this worker waits for an answer
         self.version = self.steps = 0
         self.own_us: int | None = None  # this worker's time of a step, for the next gradient
         self.slowest: list[int] | None = None  # the slowest worker, its time in microseconds, and that of the fastest
+        self._is_successor = False  # the server of one that died
+        self._found = 0  # the version that the server had when this worker came to it
         self.began_at: int | None = None
 
     def open(self, steps: int = 0) -> None:
@@ -55,6 +61,20 @@ class Remote:
         told = self.link.open({**self._opening.fields(), **self._knowledge(steps)})
         self.version, self.steps, self.began_at = int(told["version"]), int(told["steps"]), told["began_at"]
         self._learn(told)
+
+    def enter(self, version: int, settings: Sequence[dict[str, Any]]) -> None:
+        """Take part in a round, with the weights of this version. ServerError where the server has others.
+
+        A server that was started anew may have older ones: it gets these.
+        """
+        self.version, self._settings = version, list(settings)
+        self._resume()
+        if self._found > version:
+            raise errors.ServerError(
+                f"parameter server {self.link.number} has the weights of version {self._found}, and the workers those "
+                f"of version {version}: the gang restarts from its newest checkpoint"
+            )
+        self.recovers = self.link.replaced
 
     def advance(self, steps: int) -> None:
         """Count so many steps of this worker, which it has in the weights of a checkpoint."""
@@ -67,6 +87,7 @@ class Remote:
         return int(told["last"])
 
     def _knowledge(self, steps: int) -> dict[str, Any]:
+        self._known = len(self._shares.divisions)
         return {"shares": self._shares.fields(), "steps": steps} if self._opening.mode.elastic else {}
 
     def _learn(self, told: dict[str, Any]) -> None:
@@ -103,8 +124,17 @@ class Remote:
         if entries:
             self.link.ask(Kind.LOAD_STATE, {"entries": entries}, [memory.view(each) for each in tensors])
 
-    def push(self, gradients: Sequence[torch.Tensor | None], settings: Sequence[dict[str, Any]], wish: int) -> int:
-        """Send this server's parts of the gradients. Return the number of bytes on the wire."""
+    def push(
+        self,
+        gradients: Sequence[torch.Tensor | None],
+        settings: Sequence[dict[str, Any]],
+        wish: int,
+        *,
+        hold: bool = False,
+    ) -> int:
+        """Send this server's parts of the gradients. Return the number of bytes on the wire. `hold`: the update waits
+        for `commit`.
+        """
         absent = [index for index, part in enumerate(self._parts) if gradients[part.tensor] is None]
         body: list[memoryview] = []
         self._pushed = {}
@@ -121,19 +151,37 @@ class Remote:
         fields = {"base": self.version, "number": number, "absent": absent, "settings": settings, "wish": wish}
         if self._shares.divisions:
             fields["divisions"] = len(self._shares.divisions)
+            if self._opening.mode.sync and len(self._shares.divisions) > self._known:
+                fields["shares"] = self._shares.fields()  # it must know which gradients it waits for
+                self._known = len(self._shares.divisions)
         if self._strays:
             fields["all_rows"] = True
         if self.own_us is not None:
             fields["own_us"] = self.own_us
+        if hold:
+            fields["hold"] = True
         if self._pushed:
             fields["rows"] = {str(index): len(each.numbers) for index, each in self._pushed.items()}
         self._start(Kind.STEP, fields, body)
         size = sum(each.nbytes for each in body)
         return 0 if self.link.shares(size) else size
 
-    def pull(self) -> None:
-        """Ask for this server's parts of the weights."""
-        self._start(Kind.PULL, {}, [])
+    def agree(self) -> None:
+        """Wait until the server has the gradients of all workers."""
+        self._finish(None)
+
+    def commit(self) -> None:
+        """Ask for the update of these gradients, which all servers have now."""
+        step = self._request
+        assert step is not None
+        names = ("base", "all_rows", "divisions")
+        fields = {"wish": 0, **{name: step[1][name] for name in names if name in step[1]}}
+        self._start(Kind.COMMIT, fields, [])
+        self._step = step
+
+    def pull(self, at_least: int = 0) -> None:
+        """Ask for this server's parts of the weights, once so many updates are made."""
+        self._start(Kind.PULL, {"at_least": at_least} if at_least else {}, [])
 
     def ask(self, kind: Kind, fields: dict[str, Any]) -> dict[str, Any]:
         """Send a request and receive its answer, which has no body."""
@@ -218,8 +266,15 @@ class Remote:
 
     def _finish(self, into: Callable[[frames.Head], Sequence[memoryview]] | None) -> dict[str, Any]:
         """Receive the answer of the request, from a server that was started anew if need be."""
-        answer = self._persist(lambda: self.link.finish(into))
-        self._awaited = False
+
+        def receive() -> dict[str, Any]:
+            while self._passed_over:
+                self.link.finish()
+                self._passed_over -= 1
+            return self.link.finish(into)
+
+        answer = self._persist(receive)
+        self._awaited, self._step = False, None
         return answer
 
     def _persist(self, receive: Callable[[], Result]) -> Result:
@@ -230,6 +285,8 @@ class Remote:
                 if self._broken:
                     self._repair()
                 while not self.link.waits(links.WATCH_S):
+                    if self._is_successor:  # a worker may have died that it has never seen
+                        patience.check_round()
                     self.watch()
                 received = receive()
                 self._lost_at = None
@@ -251,18 +308,25 @@ class Remote:
     def _repair(self) -> None:
         """Take part in the training of the server's successor, and repeat the request that awaits its answer."""
         self._recover()
-        if self._awaited and self._request is not None:
-            kind, fields, body = self._request
-            self.link.start(kind, {**fields, "all_rows": True} if kind is Kind.STEP and self._strays else fields, body)
+        requests = (self._step, self._request) if self._awaited else ()
+        self._passed_over = int(self._awaited and self._step is not None)
+        for kind, fields, body in filter(None, requests):
+            strays = kind in {Kind.STEP, Kind.COMMIT} and self._strays
+            self.link.start(kind, {**fields, "all_rows": True} if strays else fields, body)
         self._broken = False
 
     def _recover(self) -> None:
         """Connect to the server's successor, and bring it up to the version of this worker."""
         self.link.reconnect()
+        self._is_successor = True
+        self._resume()
+
+    def _resume(self) -> None:
         version = self.version
         steps = self._taken.get(self._rank, 0)
         told = self.link.open({**self._opening.fields(), **self._knowledge(steps)})
-        newer = version > int(told["version"]) or not told["loaded"]
+        self._found = int(told["version"])
+        newer = version > self._found or not told["loaded"]
         weights = [self._cut(part, self._named[part.tensor][1].detach()) for part in self._parts] if newer else []
         known = {"version": version, "taken": self._taken, "began_at": self.began_at}
         fields = {**known, "settings": self._settings}
