@@ -1,7 +1,9 @@
 """The needs of tests: one table of the things that a machine may lack, and why a test cannot do without each.
 
 A test is skipped for a need of this table alone. The table's lines that left tests out are printed at the end of a run.
-Where CI is set (`.ci/run` sets it) a test that was skipped for any other reason fails the run.
+Where CI is set (`.ci/run` sets it) a test that was skipped for any other reason fails the run. So does one that was
+skipped for a need that the run itself has promised to meet (TEST_NEEDS_MET, `make test-kube`): then the cluster, not
+the machine, is at fault.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import contextlib
 import os
 import subprocess
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NoReturn
 
@@ -18,6 +20,9 @@ import pytest
 
 RECORDED = os.environ.get("OARLOCK_DATA", "")
 """The folder of the recorded workloads. Read on import: a fixture takes our settings away from every test."""
+
+MET = "TEST_NEEDS_MET"
+"""The variable with the needs that a run has promised to meet, with commas between them."""
 
 TABLE: Mapping[str, str] = {
     "control groups": "a cgroup v2 hierarchy that this user may write: tasks are held and limited by it",
@@ -32,12 +37,17 @@ TABLE: Mapping[str, str] = {
         "kube-apiserver and etcd in the folder that KUBEBUILDER_ASSETS names. `setup-envtest use -p path` (from"
         " sigs.k8s.io/controller-runtime/tools/setup-envtest) gets them and prints the folder; any from 1.20 does"
     ),
-    "kube-scheduler": "the stock kube-scheduler beside kube-apiserver: it binds pods in mode steer",
+    "kube-scheduler": (
+        "the stock kube-scheduler beside kube-apiserver, which setup-envtest does not get: it binds pods in mode steer"
+    ),
     "custom objects": (
         "an API server that stores custom objects: Kubernetes 1.20 that was built with Go 1.18 or newer ends at the"
         " first one, and the tests keep them in memory"
     ),
-    "garbage collector": "kube-controller-manager beside kube-apiserver: it removes what a deleted object owns",
+    "garbage collector": (
+        "kube-controller-manager beside kube-apiserver, which setup-envtest does not get: it removes what a deleted"
+        " object owns"
+    ),
     "a node of the cluster": "a machine that is itself a node of the cluster of KUBECONFIG: pods reach a server on it",
     "IPv6": "an address of IPv6 of the machine itself (::1): a pod of a cluster that uses IPv6",
     "mpirun": "Open MPI: as root on Debian, `apt-get install openmpi-bin`",
@@ -88,13 +98,22 @@ def small_disk(place: Path, size: str) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(place)], check=True)
 
 
-def told(reasons: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Return the lines to print for the reasons of skipped tests, and the reasons that are not of the table."""
+def told(reasons: Iterable[str], met: Collection[str] = ()) -> tuple[list[str], list[str]]:
+    """Return the lines to print for the reasons of skipped tests, and those for reasons that excuse nothing: they are
+    not of the table, or are needs that are `met`.
+    """
     counts = Counter(next((need for need in TABLE if _reason(need) in reason), reason) for reason in reasons)
-    lines = [
-        f"{count} skipped, no {need} here. Needed: {TABLE[need]}" for need, count in counts.items() if need in TABLE
+    lines = {
+        need: f"{count} skipped, no {need} here. Needed: {TABLE[need]}"
+        for need, count in counts.items()
+        if need in TABLE
+    }
+    other = [f"skipped for a reason that is not in the table: {reason}" for reason in counts if reason not in TABLE]
+    other += [f"{MET} names what is not in the table: {need}" for need in met if need not in TABLE]
+    broken = [
+        f"{line} {MET} promises it: the cluster is not what it should be" for need, line in lines.items() if need in met
     ]
-    return sorted(lines), sorted(reason for reason in counts if reason not in TABLE)
+    return sorted(line for need, line in lines.items() if need not in met), sorted(other + broken)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -115,10 +134,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     for line in lines:
         terminalreporter.write_line(line)
     for reason in unexcused:
-        terminalreporter.write_line(f"skipped for a reason that is not in the table: {reason}", red=True)
+        terminalreporter.write_line(reason, red=True)
 
 
 def _skipped(config: pytest.Config) -> tuple[list[str], list[str]]:
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     reports = [] if reporter is None else reporter.getreports("skipped")  # None in a worker of xdist
-    return told(str(report.longrepr[2]) for report in reports)
+    met = [need.strip() for need in os.environ.get(MET, "").split(",") if need.strip()]
+    return told((str(report.longrepr[2]) for report in reports), met)

@@ -31,13 +31,13 @@ def test_four():
 """
 
 
-def run(folder: Path, text: str, ci: str) -> tuple[int, str]:
+def run(folder: Path, text: str, ci: str, met: str = "") -> tuple[int, str]:
     (folder / "test_some.py").write_text(text)
     command = [sys.executable, "-m", "pytest", "-p", "xdist", "-p", "tests.needs", "-c", os.devnull]
     done = subprocess.run(
         [*command, "-n", "1", "--rootdir", str(folder), str(folder)],
         cwd=ROOT,
-        env={**os.environ, "CI": ci, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        env={**os.environ, "CI": ci, "TEST_NEEDS_MET": met, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True,
         text=True,
         check=False,
@@ -50,6 +50,23 @@ def test_needs_of_the_table_are_counted_and_excused(tmp_path: Path) -> None:
     assert code == 0, said
     assert "2 skipped, no mounts here. Needed: the right to mount" in said
     assert "1 skipped, no tracing here" in said
+
+
+@pytest.mark.parametrize(
+    ("met", "said"),
+    [
+        ("tracing, mirrors", "TEST_NEEDS_MET names what is not in the table: mirrors"),
+        ("no GPU,mounts", "2 skipped, no mounts here. Needed: the right to mount a small tmpfs"),
+    ],
+)
+def test_a_need_that_the_run_has_promised_to_meet_excuses_nothing(tmp_path: Path, met: str, said: str) -> None:
+    """As where `make test-kube` has a cluster that cannot do what the tests ask of it."""
+    code, printed = run(tmp_path, EXCUSED, "true", met)
+    assert code == 1, printed
+    assert said in printed
+    assert "TEST_NEEDS_MET promises it" in printed
+    assert run(tmp_path, EXCUSED, "true", "IPv6,no GPU")[0] == 0
+    assert run(tmp_path, EXCUSED, "", met)[0] == 0
 
 
 @pytest.mark.parametrize(("ci", "expected"), [("", 0), ("true", 1)])

@@ -490,8 +490,10 @@ def _shared(one: backends.TaskLaunch, site: Site) -> Iterator[Manifest]:
 
 def _volumes(one: backends.TaskLaunch, site: Site, secret: str) -> Iterator[Manifest]:
     shared: Manifest = {"medium": "Memory"}
+    # What lies there counts as memory of the container that wrote it. A job without a limit of memory may use that of
+    # the node either way, and is evicted first either way: a bound here alone would only end jobs that train.
     if one.limit.memory_bytes:
-        shared["sizeLimit"] = str(one.limit.memory_bytes)  # it counts towards the container's limit
+        shared["sizeLimit"] = str(one.limit.memory_bytes)
     yield {"name": "runtime", "emptyDir": {}}
     yield {"name": "task", "emptyDir": {}}
     yield {"name": "home", "emptyDir": {}}
