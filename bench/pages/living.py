@@ -16,7 +16,7 @@ from bench import processes, table
 from bench import server as servers
 from bench.pages import stage
 
-UPDATES, FEW = stage.many(3000, 200), stage.many(100, 20)
+UPDATES, FEW = stage.many(10_000, 200), stage.many(100, 20)
 IDLE_S = stage.many(60, 6)
 PAGES, USERS, RUNNING, RATE, SECONDS = 50, 10, 3, 20, stage.many(20, 5)
 PAUSE_S = 0.5
@@ -48,21 +48,33 @@ DRIVEN = """async (wanted) => {
 
 
 def idle() -> list[table.Row]:
-    """Count the traffic of open pages in a minute without events."""
+    """Count the traffic of open pages in a minute without events, and of those that show a running job.
+
+    No event tells a running job's progress, so its pages ask for it: most of these answers are 304.
+    """
     rows = []
     with stage.server(200) as server, stage.browser() as browser:
         for path, seen in (("/jobs", "tbody tr"), ("/", "h1"), ("/cluster", "h1")):
-            with browser.context(server) as context:
-                visit = stage.Visit(context.new_page())
-                visit.open(server.url + path, seen)
-                visit.page.wait_for_timeout(5000)
-                visit.forget()
-                visit.page.wait_for_timeout(IDLE_S * 1000)
-                detail = f"{visit.received_bytes / 1000:.2g} kB received"
-                rows.append(
-                    stage.row(f"requests of the open page {path} in an idle minute", visit.requests, "", 0, detail)
-                )
+            rows.append(_idle(server, browser, path, seen, f"requests of the open page {path} in an idle minute", 0))
+        server.run("run", "--detach", "--name", "runs", "--", "sleep", "3000", cwd=server.work)
+        for path in ("/jobs", "/", "/jobs/runs"):
+            seen = ".phase:has-text('PROCESSING')"
+            rows.append(
+                _idle(server, browser, path, seen, f"the same of {path} while a job runs, for its progress", None)
+            )
     return rows
+
+
+def _idle(
+    server: servers.Server, browser: stage.Browser, path: str, seen: str, what: str, reach: float | None
+) -> table.Row:
+    with browser.context(server) as context:
+        visit = stage.Visit(context.new_page())
+        visit.open(server.url + path, seen)
+        visit.page.wait_for_timeout(5000)
+        visit.forget()
+        visit.page.wait_for_timeout(IDLE_S * 1000)
+        return stage.row(what, visit.requests, "", reach, f"{visit.received_bytes / 1000:.2g} kB received")
 
 
 def heap() -> list[table.Row]:

@@ -172,13 +172,41 @@ async def test_a_time_is_told_in_full_while_its_row_has_the_focus(
     await watched.context.close()
 
 
-async def test_a_job_prints_as_a_report(shell: shells.Shell, browser: conftest.Watched) -> None:
-    shell.do("run", "--name", "printed", "--", "true")
-    page = await browser.page("/jobs/printed")
+ON_PAPER = """() => [...document.querySelectorAll("h1, h2")].filter((one) => one.checkVisibility()).map(
+    (one) => one.innerText.split("\\n")[0].trim()
+)"""
+CUT = """() => [...document.querySelectorAll("main pre, main .scroll, main details")].filter(
+    (one) => one.checkVisibility() && one.scrollHeight > one.clientHeight + 2
+      && getComputedStyle(one).overflowY !== "visible"
+).map((one) => one.outerHTML.slice(0, 100))"""
+
+
+async def test_a_job_prints_as_a_report(chromium: Browser, still: dict[str, stills.Still]) -> None:
+    watched = await test_stills.opened(chromium, still["full"])
+    page = await watched.page(stills.FULL["job-failed"])
+    on_screen = await page.evaluate(ON_PAPER)
+    assert {"Timeline", "Ranks", "Decisions", "Job file"} <= set(on_screen), on_screen
+    assert await page.locator("nav").is_visible()
     await page.emulate_media(media="print")
-    assert not await page.locator("nav").is_visible()
-    assert await page.locator("h1:has-text('printed')").is_visible()
-    assert (await page.pdf())[:5] == b"%PDF-"
+    for hidden in ("nav", "footer", ".actions", ".copy", ".skip", "#connection"):
+        shown = page.locator(f"{hidden}:visible")
+        assert await shown.count() == 0, f"{hidden} is for a screen"
+    assert await page.evaluate(ON_PAPER) == on_screen, "every section of the report is on paper"
+    assert await page.evaluate(CUT) == [], "paper has nothing to scroll"
+    traceback = page.get_by_text("Traceback: it has failed").first
+    assert await traceback.is_visible()
+    pdf = await page.pdf(tagged=True, outline=True)
+    titles = [_title(one) for one in re.findall(rb"/Title ?(\(.*?\)|<[0-9A-F]+>)\n", pdf)]
+    await watched.context.close()
+    assert pdf[:5] == b"%PDF-"
+    assert set(on_screen) <= set(titles), "the outline of the file has the headings"
+
+
+def _title(raw: bytes) -> str:
+    """The text of a title of a PDF: plain, or in UTF-16 as hexadecimal numbers."""
+    if raw.startswith(b"<"):
+        return bytes.fromhex(raw[1:-1].decode()).decode("utf-16")
+    return re.sub(rb"\\(.)", rb"\1", raw[1:-1]).decode("latin-1")
 
 
 @pytest.mark.parametrize("browser", [{"java_script_enabled": False}], indirect=True)

@@ -66,9 +66,9 @@ def days(
     known = [started_at, *(one.started_at for one in past), *(one.at for one in found)]
     begin = max(now - DAY_S, min(known))
     spans: dict[str, list[Span]] = {kind: [] for kind in totals}
-    for device, several in _spans(past, now).items():
-        if device in kinds:
-            spans[kinds[device]] += [(max(first, begin), last) for first, last in several if last > begin]
+    for place, several in _spans(past, now).items():
+        if place in kinds:
+            spans[kinds[place]] += [(max(first, begin), last) for first, last in several if last > begin]
     return [
         _day(kind, total, spans[kind], (begin, now), [each.devices[kind] for each in found if kind in each.devices])
         for kind, total in totals.items()
