@@ -365,13 +365,14 @@ def test_servers_die_in_several_rounds(tmp_path: Path) -> None:
         counts.end(made, names, losses=2)
 
 
-def test_a_worker_dies_that_the_successor_of_a_server_has_never_seen(tmp_path: Path) -> None:
+def test_a_worker_dies_that_the_successors_of_the_servers_have_never_seen(tmp_path: Path) -> None:
     names, servers = ["a", "b", "c"], Farm(2)
     with counting_with(tmp_path, servers) as made:
         made.start(names)
         made.wait(lambda: all(map(made.ready, names)))
         made.signal("b", signal.SIGSTOP)
         counts.stands_still(made, ["a", "c"])
+        servers.replace(0)
         servers.replace(1)
         made.kill("b")
         made.lost = made.number
