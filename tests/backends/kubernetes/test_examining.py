@@ -19,10 +19,10 @@ SITE = site.Site(namespace="jobs", image="registry.example/oarlock:1", images={"
 
 
 def test_the_rights_are_those_that_the_installation_grants() -> None:
-    asked = {
-        (rights.JOBS if one.within else "cluster", one.verb, one.resource)
-        for one in (*examining.RIGHTS, *examining.OBJECTS)
-    }
+    asked = set()
+    for one in (*examining.RIGHTS, *examining.OBJECTS):
+        resource = f"{one.resource}[{one.name}]" if one.name else one.resource
+        asked.add((rights.JOBS if one.within else "cluster", one.verb, resource))
     assert asked == {one for one in rights.granted() if one[0] != rights.NAMESPACE}, "its own pod is for a server there"
 
 
