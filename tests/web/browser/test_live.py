@@ -115,11 +115,16 @@ async def test_an_update_leaves_an_open_menu_open(opened: Open) -> None:
 async def test_an_update_waits_for_the_end_of_a_selection(opened: Open) -> None:
     await opened.page.evaluate(f"{OUTDATED}; getSelection().selectAllChildren(document.querySelector('#content h1'))")
     await opened.hear(0, 1, SHOWN)
+    place = "document.querySelector('#content h1').getBoundingClientRect().top"
+    before = await opened.page.evaluate(place)
+    await opened.page.wait_for_selector("#connection:has-text('Updates wait while text is selected')")
+    assert await opened.page.evaluate(place) == before, "the bar moves nothing"
     await opened.updated(0)
     assert await opened.page.evaluate("getSelection().toString()") == "as of before"
     await opened.page.evaluate("getSelection().removeAllRanges()")
     await opened.updated(1)
     assert await opened.page.evaluate(PRESENT)
+    await opened.page.wait_for_selector("#connection", state="hidden")
 
 
 PATCHES = {

@@ -14,9 +14,10 @@ from tests.e2e import shell as shells
 from tests.web.browser import conftest, stills, test_stills
 
 from oarlock.client import places
+from oarlock.spec import events, intents
 
 if TYPE_CHECKING:
-    from playwright.async_api import Browser, Route
+    from playwright.async_api import Browser, Response, Route
 
 pytestmark = pytest.mark.browser
 
@@ -279,11 +280,11 @@ async def test_a_reader_keeps_the_place_while_a_full_page_grows(
         while "line 9299" not in shell.do("logs", job).stdout:
             await page.wait_for_timeout(200)
     else:
-        async with page.expect_response(lambda answer: "/log/lines" in answer.url and answer.ok) as grown:
-            (tmp_path / "go-2").touch()
-        while "line 5000" not in await (await grown.value).text():
-            async with page.expect_response(lambda answer: "/log/lines" in answer.url and answer.ok) as grown:
-                pass
+        grown: list[Response] = []
+        page.on("response", lambda one: grown.append(one) if "/log/lines" in one.url and one.ok else None)
+        (tmp_path / "go-2").touch()
+        while not any(["line 5000" in await one.text() for one in grown]):
+            await page.wait_for_timeout(50)
     await page.wait_for_timeout(1000)
     assert await page.evaluate(PLACE) == before
     assert await page.evaluate(COUNT) <= 5000
@@ -292,3 +293,34 @@ async def test_a_reader_keeps_the_place_while_a_full_page_grows(
         await page.wait_for_timeout(200)
     assert await page.evaluate(COUNT) <= 5000
     shell.do("cancel", job)
+
+
+async def test_the_head_of_a_log_follows_its_job(chromium: Browser, tmp_path: Path) -> None:
+    async with stills.serving(tmp_path, full=False) as still:
+        rig = still.rig
+        job = await rig.submit("root", name="resumed")
+        watched = await test_stills.opened(chromium, still, moving=True)
+        page = await watched.page(f"/jobs/{job.id}/log")
+        await page.wait_for_selector("h1:has-text('QUEUED')")
+        await page.fill("[name=q]", "typed")
+        job = await rig.launch(job)
+        await page.wait_for_selector("h1:has-text('DEPLOYING')")
+        await page.wait_for_selector("[name=task] option:has-text('worker-0')", state="attached")
+        await rig.logs.append(rigs.key_of(job), "stdout.0", 0, b"the only line\n", at=rig.clock.now)
+        await page.wait_for_selector("#lines li:has-text('the only line')")
+        assert await page.get_attribute("#follow", "aria-pressed") == "true"
+        await rig.happen(job.id, events.Intended(intent=intents.Intent.HALT, by="root"))
+        await rig.end(job.id, code=143)
+        await page.wait_for_selector("h1:has-text('HALTED')")
+        await rig.happen(job.id, events.Intended(intent=intents.Intent.RUN, by="root"))
+        await rig.launch(await rig.job(job.id))
+        await page.wait_for_selector("[name=attempt] option:text-is('2')", state="attached")
+        await rig.end(job.id, code=0)
+        await page.wait_for_selector("h1:has-text('COMPLETED')")
+        await page.wait_for_selector("#follow", state="hidden")
+        assert await page.get_attribute("#follow", "aria-pressed") == "false"
+        assert await page.evaluate(SEEN) == ["the only line"], "the lines are the script's own"
+        assert await page.input_value("[name=q]") == "typed"
+        assert "--follow" not in await page.locator("p.filter code").inner_text()
+        await watched.context.close()
+        assert watched.faults == []

@@ -5,6 +5,7 @@ The pages stay open from the beginning to the end, and none of them is loaded an
 
 from __future__ import annotations
 
+import collections
 import os
 import re
 import shutil
@@ -12,10 +13,14 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from tests.e2e import shell as shells
 from tests.web.browser import conftest, hands
+
+if TYPE_CHECKING:
+    from playwright.async_api import Page
 
 pytestmark = pytest.mark.browser
 
@@ -65,6 +70,19 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[shells.Shell]:
     one.do("down", code=None)
 
 
+LONGEST_MS = 5000
+"""A page whose server is back has asked it by then."""
+WAITS = """
+window.waits = [];
+window.planned = setTimeout.bind(window);
+window.setTimeout = (work, ms = 0, ...rest) => {
+  if (ms <= 30000) waits.push(ms); // longer ones watch over an open stream
+  return planned(work, ms, ...rest);
+};
+"""
+"""Before a page's scripts: a record of how long the page means to wait, which a slow machine does not change."""
+
+
 class Story:
     """The steps, in their order; each leaves what the next one needs."""
 
@@ -82,6 +100,7 @@ class Story:
 
     async def begins(self) -> None:
         self.start("first", command=("true",))  # an empty list would show the next jobs at once, and announce none
+        await self.browser.context.add_init_script(WAITS)
         self.home, self.listed = await self.browser.page("/"), await self.browser.page("/jobs")
         self.page = await self.browser.page("/")
         for one in (self.home, self.listed, self.page):
@@ -159,16 +178,26 @@ class Story:
             await one.wait_for_selector(f"{CHART}[aria-label]")
         pages = [self.home, self.listed, self.page, self.log, *others]
         born = [await one.evaluate(BORN) for one in pages]
+        failed: collections.Counter[Page] = collections.Counter()
+        for one in pages:
+            one.on("requestfailed", lambda asked: failed.update([asked.frame.page] * ("CONNECTION" in asked.failure)))
+            await one.evaluate("waits.length = 0")
         self.browser.lost = True
         os.kill(self.shell.server_pid(), signal.SIGKILL)
         for one in pages:
             await one.wait_for_selector("#connection:has-text('reconnecting')")
             assert await one.locator("h1").is_visible(), "the content stays"
         self.shell.do("up", "--detach", "--port", self.browser.url.rpartition(":")[2], *NODES)
+        for one in pages:
+            await one.evaluate("0")  # after this, what failed while the server started is counted
+        failed.clear()
         ready = time.monotonic()
         for one in pages:
             await conftest.until(one, CONNECTED)
         self.back_s = time.monotonic() - ready
+        longest_ms = [await one.evaluate("Math.max(...waits)") for one in pages]
+        assert max(longest_ms) <= LONGEST_MS, "a page means to wait for longer before it asks again"
+        assert max(failed.values(), default=0) <= 1, "after the one under way, the next attempt finds the server"
         last = int((await self.log.evaluate(SEEN))[-1].split()[-1])
         await self.log.wait_for_selector(f"#lines li:has-text('line {last + 10}')", state="attached")
         for one in others[2:]:

@@ -102,6 +102,7 @@
     if (over) return;
     if (fetching || document.hidden || selecting()) {
       dirty = true;
+      if (selecting() && bar.hidden) tell("Updates wait while text is selected");
       return;
     }
     dirty = false;

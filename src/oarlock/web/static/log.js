@@ -33,7 +33,7 @@
     bar.hidden = !text;
     if (bar.textContent !== text) bar.textContent = text;
   };
-  const fill = () => document.querySelector("#content > .empty")?.remove();
+  const fill = () => document.querySelector("#none > .empty")?.remove();
   const atEnd = () => box.scrollHeight - box.scrollTop - box.clientHeight < 40;
   const toEnd = () => {
     box.scrollTop = box.scrollHeight;
@@ -253,6 +253,8 @@
 
   const schedule = () => {
     clearTimeout(timer);
+    button.hidden = !poll && !later;
+    if (button.hidden) follow(false);
     if (refused) return;
     const failing = Math.max(0, waitsUntil - Date.now() + 20);
     if (following && later) timer = setTimeout(news, Math.max(50, failing));
@@ -260,6 +262,7 @@
   };
 
   const follow = (on) => {
+    if (following === on) return;
     following = on;
     button.setAttribute("aria-pressed", String(on));
     if (on && (later || !cut.after)) {
@@ -270,6 +273,16 @@
     } else if (on) toEnd();
     schedule();
   };
+
+  // The rest of the page has changed, and tells how often lines come now: the job has started, or its last lines are there.
+  const { job } = document.getElementById("head").dataset;
+  document.getElementById("content").addEventListener("refreshed", () => {
+    const now = document.getElementById("head").dataset;
+    if (now.job !== job) return location.reload(); // the address has a name, and names another job now
+    if (!Number(now.poll) && poll && (following || !later)) return news();
+    poll = Number(now.poll);
+    return schedule();
+  });
 
   box.addEventListener("scroll", () => {
     if (following && !atEnd()) follow(false);

@@ -20,6 +20,7 @@ from oarlock.web import routing
 from oarlock.web.access import visits
 from oarlock.web.drawing import folding, terminal
 from oarlock.web.rendering import loglines, templating
+from oarlock.web.updates import topics
 
 SHOWN = 1000
 AROUND = 250
@@ -49,9 +50,36 @@ class Search(msgspec.Struct, frozen=True):
 
 
 async def show(visit: visits.Visit) -> routing.Filled:
-    client = visit.client
-    job = await client.job(visit.parameters["job"])
+    """Show the log. An open page that fetches itself again gets all but the lines, which its script asks for."""
+    job = await visit.client.job(visit.parameters["job"])
     chosen = _chosen(visit)
+    shown = (
+        {"rows": "", "search": None, "blamed": "", "page": None}
+        if visit.fragment
+        else await _opened(visit, job, chosen)
+    )
+    kept = {name: value for name, value in chosen.items() if value}
+    by_name = visit.parameters["job"] != job.id  # it may be another job's soon
+    return routing.Filled(
+        template="jobs/log.html",
+        facts={
+            **shown,
+            "job": job,
+            "chosen": chosen,
+            "kept": kept,
+            "poll_ms": _poll_ms(job),
+            "title": f"Log of {job.name}",
+            "tasks": sorted({task.name for attempt in job.attempts for task in attempt.tasks}, key=_order),
+            "attempts": [attempt.number for attempt in job.attempts],
+            "streams": STREAMS,
+            "command": _command(job, chosen),
+            "topics": (topics.of_job(job.id), *((topics.JOBS,) if by_name else ())),
+        },
+    )
+
+
+async def _opened(visit: visits.Visit, job: jobs.Job, chosen: dict[str, Any]) -> dict[str, Any]:
+    """Return the lines where the page is opened, and the search that leads there."""
     choice = _choice(chosen, visit.server.now)
     line, search, blamed = visit.asked("line"), None, ""
     place = visit.asked("at") or "end"
@@ -62,26 +90,14 @@ async def show(visit: visits.Visit) -> routing.Filled:
         blamed = _blamed(job, chosen)
         line = await _last_line(visit, job, blamed) if blamed else ""
     if line:
-        page = await client.log_page(job.id, choice, at=line, before=AROUND, after=AROUND)
+        page = await visit.client.log_page(job.id, choice, at=line, before=AROUND, after=AROUND)
     else:
         back = place == "end" or bool(visit.asked("back"))
-        page = await client.log_page(job.id, choice, at=place, before=SHOWN if back else 0, after=0 if back else SHOWN)
+        counts = {"before": SHOWN} if back else {"after": SHOWN}
+        page = await visit.client.log_page(job.id, choice, at=place, **counts)
     facts = await asyncio.to_thread(_lines, job, page, chosen, line)
-    tasks = sorted({task.name for attempt in job.attempts for task in attempt.tasks}, key=_order)
-    return routing.Filled(
-        template="jobs/log.html",
-        facts={
-            **facts,
-            "title": f"Log of {job.name}",
-            "search": search,
-            "blamed": blamed if line else "",
-            "tasks": tasks,
-            "attempts": [attempt.number for attempt in job.attempts],
-            "streams": STREAMS,
-            "command": _command(job, chosen),
-            "opened": "line" if line else "end" if place == "end" else "start",
-        },
-    )
+    opened = "line" if line else "end" if place == "end" else "start"
+    return {**facts, "search": search, "blamed": blamed if line else "", "opened": opened}
 
 
 async def lines(visit: visits.Visit) -> routing.Filled:
@@ -136,14 +152,13 @@ def _lines(job: jobs.Job, page: tasklogs.LogPage, chosen: dict[str, Any], line: 
     kept = {name: value for name, value in chosen.items() if value}
     to = f"{templating.job_path(job.id)}/log{templating.query(kept) + '&' if kept else '?'}line="
     shown = [_row(row, chosen, line, to, most, several=several) for row, most in zip(rows, widths, strict=False)]
-    return {
-        "job": job,
-        "chosen": chosen,
-        "kept": kept,
-        "page": page,
-        "rows": markupsafe.Markup("".join(shown)),  # escaped in each row
-        "poll_ms": 0 if job.terminal else 500 if job.phase in phases.RUNNING else 5000,
-    }
+    rows_text = markupsafe.Markup("".join(shown))  # escaped in each row
+    return {"page": page, "rows": rows_text, "poll_ms": _poll_ms(job)}
+
+
+def _poll_ms(job: jobs.Job) -> int:
+    """Return the pause after which a page asks for more lines, 0 for none."""
+    return 0 if job.terminal else 500 if job.phase in phases.RUNNING else 5000
 
 
 def _row(row: folding.Row, chosen: dict[str, Any], line: str, to: str, most: int, *, several: bool) -> str:
@@ -279,7 +294,7 @@ def _order(task: str) -> tuple[str, int]:
 
 
 PAGES: tuple[routing.Page, ...] = (
-    routing.Page(path="/jobs/{job}/log", handler=show),
+    routing.Page(path="/jobs/{job}/log", handler=show, live=True),
     routing.Page(path="/jobs/{job}/log/lines", handler=lines),
     routing.Page(path="/jobs/{job}/log.txt", handler=download),
 )
