@@ -200,6 +200,11 @@ class Automatic(Exchanging):
         self._change()
         self._present.before_save()
 
+    def after_step(self, step: int) -> None:
+        super().after_step(step)
+        if isinstance(self._present, ParameterServers):
+            self._present.after_step(step)
+
     def no_sync(self) -> AbstractContextManager[None]:
         return self._present.no_sync()
 

@@ -67,6 +67,7 @@ class ParameterServers(Strategy):
     """
 
     kind = "ps"
+    why_no_scaler = "each worker has its own gradients, and would pass over a step alone while the others wait for it"
 
     def __init__(
         self,
@@ -95,6 +96,7 @@ class ParameterServers(Strategy):
         self._origin: int | None = None  # the step before the first one
         self._before = 0  # what `_passed` was before the first step of anybody
         self._steps = 0  # of this worker, with those of earlier incarnations
+        self._steps_before = 0  # the same, at the last end of a session's step
         self._done = False
         self._servers: list[remotes.Remote] = []
         self._staging = staging.Staging()
@@ -233,6 +235,9 @@ class ParameterServers(Strategy):
         self._pull()
         for server in self._servers:
             server.recovers = server.link.replaced
+        self._steps_before = self._steps
+        for server in self._servers:
+            server.skipped = 0 if self.lockstep else None
 
     @property
     def _joins(self) -> bool:
@@ -271,6 +276,18 @@ class ParameterServers(Strategy):
         for server in self._servers:
             server.version = version
             server.link.joins = False
+
+    def after_step(self, step: int) -> None:
+        """Tell the others where this worker has not called optimizer.step(), for which they may wait."""
+        for server in self._servers if self._steps == self._steps_before else ():
+            server.skipped = None if server.skipped is None else server.skipped + 1
+        self._steps_before = self._steps
+        self._tell_skipped()
+
+    def _tell_skipped(self) -> None:
+        """Tell all servers of the steps that this worker has passed over: others may wait at any of them."""
+        for server in [each for each in self._servers if each.tell_skipped()]:
+            server.heed()
 
     def reached(self, step: int) -> int:
         if self.lockstep or not self._servers:
@@ -366,6 +383,7 @@ class ParameterServers(Strategy):
         """
         for server in self._servers:
             server.look_after()
+        self._tell_skipped()  # another worker may have made an update since
         if self._giving is not None:
             self._giving.look()
 

@@ -70,6 +70,7 @@ class Strategy:
     lockstep = True
     rejoins = False  # it can go on among other processes: it has `regroup`
     outlives = False  # a session goes on with other processes where an exchange fails; else the failure is raised
+    why_no_scaler = ""  # why a GradScaler does not fit; empty where it does
     keeps = False  # its state may be empty now, and not at the next checkpoint
     lost = False  # the exchange of this step has failed, so that its gradients are zeros that mean nothing
     parameters: Sequence[nn.Parameter] = ()  # those whose gradients it exchanges; a strategy that rejoins names them

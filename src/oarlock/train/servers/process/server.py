@@ -328,6 +328,7 @@ class _Desk:
             Kind.WANTED: self._wanted,
             Kind.GIVE: self._give,
             Kind.LEAVE: self._leave,
+            Kind.SKIP: self._skip,
         }
 
     def serve(self) -> None:
@@ -446,8 +447,7 @@ class _Desk:
         held.is_back(self._place.rank)  # one that asks for weights has none of its own to offer
         weights = self._weights(held)
         version, taken, shown = held.read(self._place.rank, weights)
-        fields = {"version": version, "taken": taken, "shown": shown}
-        self._answer(fields, () if shown else held.views(weights))
+        self._answer({"version": version, "taken": taken, "shown": shown}, () if shown else held.views(weights))
 
     def _step(self, head: frames.Head) -> None:
         held = self._opened()
@@ -466,6 +466,7 @@ class _Desk:
         held.check(by_row)
         number = _whole(head.fields["number"])
         base, all_rows = _whole(head.fields["base"]), head.fields.get("all_rows") is True
+        held.compare(self._place.rank, base, head.fields.get("skipped"), steps=True)
         push = shard.Push(base, received, absent, _settings(head), number, by_row, all_rows, self._life)
         version, taken, shown, changed = held.push(self._place.rank, push, self._buffers)
         wish = self._server.wished(_whole(head.fields["wish"]))
@@ -474,6 +475,11 @@ class _Desk:
         if changed:
             fields["rows"] = {str(index): len(each.numbers) for index, each in changed.items()}
         self._answer(fields, () if shown else held.views(self._buffers, by_row=changed))
+
+    def _skip(self, head: frames.Head) -> None:
+        _expect(head, 0)
+        self._opened().compare(self._place.rank, _whole(head.fields["base"]), head.fields["skipped"], steps=False)
+        self._answer({})
 
     def _state(self, head: frames.Head) -> None:
         _expect(head, 0)

@@ -23,7 +23,7 @@ import torch
 from torch import nn, optim
 
 from oarlock.train.servers.model import openings, optimizers, rows, shares
-from oarlock.train.servers.process import paces, showing
+from oarlock.train.servers.process import paces, showing, skips
 from oarlock.train.servers.wire import bodies, frames, memory
 
 BACK_WITHIN_S = 10.0
@@ -76,6 +76,7 @@ class Shard:
         self.clocks = dict.fromkeys(range(counted), 0)  # the gradients taken of each worker
         self.shares = shares.Shares()  # of workers that come and go
         self.paces = paces.Paces()
+        self._skips = skips.Skips()
         self._seen: set[int] = set()  # those of them that were here
         self._passed_over: dict[int, int] = {}  # the steps that a worker was absent for, which count as its own
         self._gone: set[int] = set()  # workers that train no more
@@ -185,6 +186,7 @@ class Shard:
         with self.changed:
             if self.opening.mode.elastic:
                 self._take_in(rank, told)
+            self._skips.forget(rank)
             came_back = rank in self._gone
             self._gone.discard(rank)
             if came_back and self.opening.mode.staleness is not None:
@@ -244,7 +246,7 @@ class Shard:
             self.paces.forget(rank)
             self._pending.pop(rank, None)
             if failed and self.opening.mode.lockstep and self.opening.mode.workers > 1:
-                self._failed = failed
+                self._failed = self._failed or failed
             else:
                 self._update()
             self.changed.notify_all()
@@ -259,6 +261,17 @@ class Shard:
             self._pending.pop(rank, None)
             self._lives[rank] = self.life(rank) + 1
             self.changed.notify_all()
+
+    def compare(self, rank: int, base: int, skipped: Any, *, steps: bool) -> None:
+        """Take note of the steps that a worker has passed over since version `base`, and whether it `steps` now.
+        Refused, also for those who wait, where workers in lockstep do not step together. None: it does not tell.
+        """
+        with self.changed:
+            why = "" if skipped is None else self._skips.compare(rank, base, skipped, steps=steps)
+            self._failed = self._failed or why
+            if why or (self._failed and not steps):
+                self.changed.notify_all()
+                raise frames.Refused(self._failed)
 
     def life(self, rank: int) -> int:
         """Return the number of deaths of this worker. A gradient of an earlier life is refused."""

@@ -45,6 +45,7 @@ class Kind(enum.IntEnum):
     WANTED = 18  # whether a successor waits for the state of this worker
     GIVE = 19  # body: this worker's state, for the successor of another one
     LEAVE = 20  # this worker is taken away; the answer tells its last step
+    SKIP = 22  # this worker makes no update in this step
 
 
 class Refused(Exception):
