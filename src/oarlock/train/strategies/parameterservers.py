@@ -27,10 +27,13 @@ from oarlock.train.servers import addresses, children
 from oarlock.train.servers.model import openings, optimizers, sharding, shares
 from oarlock.train.servers.wire import frames, handshake, memory
 from oarlock.train.servers.workers import giving, links, remotes, staging
-from oarlock.train.strategies import replicas
+from oarlock.train.strategies import changes, replicas
 from oarlock.train.strategies.strategy import Figures, Strategy
 
 Kind = frames.Kind
+
+LOOKS = 10
+"""The first steps in which changed gradients are looked for."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +111,8 @@ class ParameterServers(Strategy):
         self._weights: list[torch.Tensor] = []  # before a rehearsal
         self._giving: giving.Giving | None = None
         self._sessions = 0
+        self._changes: changes.Changes | None = None  # of the script, until one is found
+        self._steps_seen = 0  # in which none was
         self._compared: list[int] = []  # the slowest worker and its time, as the session knows them
         self.figures: Figures = Figures(self._world)
 
@@ -117,9 +122,30 @@ class ParameterServers(Strategy):
         }
         if self._connect(replicas.trained(model), optimizer):
             self._take_part()
+            self._look_for_changes()
             replicas.broadcast(model)
             self.begin()
         return model
+
+    def _look_for_changes(self) -> None:
+        """Look for gradients that the script changes, in the first steps."""
+        if self._world.world_size > 1:
+            self._changes = changes.Changes(self.parameters)
+            self._changes.follow()
+
+    def _warn_of_changes(self) -> None:
+        found = self._changes
+        if found is None or (self._steps_seen < LOOKS and not found.found):
+            self._steps_seen += 1
+            return
+        if found.found and self._world.is_chief:
+            sys.stderr.write(
+                "oarlock.train: the script changes gradients between backward() and optimizer.step(). With parameter "
+                "servers they are each worker's own: clip_grad_norm_ clips the gradient of each worker, and not the "
+                "mean. Where that is not meant, use strategy allreduce\n"
+            )
+        found.stop()
+        self._changes = None
 
     def try_on(self, named: list[tuple[str, nn.Parameter]], optimizer: optim.Optimizer | None) -> None:
         """Get ready for `rehearse`, with these parameters of a model that another strategy trains.
@@ -420,6 +446,7 @@ class ParameterServers(Strategy):
         if not self._servers:
             return
         self._restore()  # a step that failed
+        self._warn_of_changes()
         self._exchange(optimizers.settings_of(optimizer))
         self._held = [(parameter, parameter.grad) for _, parameter in self._named]
         for _, parameter in self._named:
