@@ -115,6 +115,7 @@ class ParameterServers(Strategy):
         self._steps_seen = 0  # in which none was
         self._compared: list[int] = []  # the slowest worker and its time, as the session knows them
         self.figures: Figures = Figures(self._world)
+        self.figures.measures_noise = False
 
     def attach(self, model: nn.Module, optimizer: optim.Optimizer | None = None) -> nn.Module:
         self._by_row = {
@@ -185,6 +186,7 @@ class ParameterServers(Strategy):
     ) -> None:
         """Go on with these parameters, which another strategy has exchanged, and with its figures."""
         self.figures = figures or self.figures
+        self.figures.measures_noise = False
         if self._servers or self._connect(named, optimizer):
             self._take_part()
             self.begin()
