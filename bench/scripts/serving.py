@@ -2,6 +2,8 @@
 
 raw-server PORT            sends back each frame
 raw ADDRESS BYTES TIMES    exchanges so many bytes with a raw server
+grpc-server PORT           sends back each message, by gRPC
+grpc ADDRESS BYTES TIMES   exchanges messages of so many bytes with it, which no serializer touches
 ps BYTES TIMES             pushes a gradient of so many bytes, and pulls the weights
 steps KIND SLEEP TIMES     steps of a small model, with a sleep as computing; KIND is sync, async or backup
 """
@@ -10,6 +12,7 @@ import json
 import socket
 import sys
 import time
+from concurrent import futures
 
 MODE, *ARGUMENTS = sys.argv[1:]
 
@@ -49,6 +52,33 @@ def raw(host: str, port: int, size: int, times: int) -> list[float]:
         sock.sendall(memory)
         received(sock, memory)
         seconds.append(time.perf_counter() - began)
+    return seconds
+
+
+UNLIMITED = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
+
+
+def grpc_server(port: int) -> None:
+    import grpc
+
+    server = grpc.server(futures.ThreadPoolExecutor(1), options=UNLIMITED)
+    echo = grpc.unary_unary_rpc_method_handler(lambda message, context: message)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bench", {"Echo": echo}),))
+    server.add_insecure_port(f"0.0.0.0:{port}")
+    server.start()
+    server.wait_for_termination()
+
+
+def by_grpc(host: str, port: int, size: int, times: int) -> list[float]:
+    import grpc
+
+    message, seconds = bytes(size), []
+    with grpc.insecure_channel(f"{host}:{port}", options=UNLIMITED) as channel:
+        echo = channel.unary_unary("/bench/Echo")
+        for _ in range(times):
+            began = time.perf_counter()
+            assert len(echo(message, wait_for_ready=True)) == size
+            seconds.append(time.perf_counter() - began)
     return seconds
 
 
@@ -99,6 +129,10 @@ if MODE == "raw-server":
     raw_server(int(ARGUMENTS[0]))
 elif MODE == "raw":
     print(json.dumps(raw(ARGUMENTS[0], *map(int, ARGUMENTS[1:]))), flush=True)
+elif MODE == "grpc-server":
+    grpc_server(int(ARGUMENTS[0]))
+elif MODE == "grpc":
+    print(json.dumps(by_grpc(ARGUMENTS[0], *map(int, ARGUMENTS[1:]))), flush=True)
 elif MODE == "ps":
     print(json.dumps(served(*map(int, ARGUMENTS))), flush=True)
 else:

@@ -1,6 +1,6 @@
-"""Parameter servers: a push and a pull against raw sockets, and workers of different speed.
+"""Parameter servers: a push and a pull against raw sockets and gRPC, and workers of different speed.
 
-The same number of bytes goes there and back over plain TCP sockets in the same run, in turn.
+The same number of bytes goes there and back over plain TCP sockets, and by gRPC, in the same run, in turn.
 """
 
 from __future__ import annotations
@@ -28,21 +28,30 @@ SLOWER = 5
 def run(rounds: int = 3) -> list[table.Row]:
     rows = []
     with links.link(1000) as machines:
-        pairs = [_pair(machines[0], machines[1]) for _ in range(rounds)]
+        pairs = [_pair("raw", machines[0], machines[1]) for _ in range(rounds)]
     rows.append(_against("1 Gbit/s", pairs, 0.9))
-    pairs = [_pair(None, None) for _ in range(rounds)]
+    pairs = [_pair("raw", None, None) for _ in range(rounds)]
     rows.append(_against("one host", pairs, None))
     rates = [2 * SIZE / ours / 1e9 for _, ours in pairs]
     what = "parameter server, push and pull of 25 MB on one host"
     rows.append(table.Row("serving", what, table.median(rates), "GB/s", 5.0, True, table.spread(rates, "GB/s")))
+    pairs = [_pair("grpc", None, None) for _ in range(rounds)]
+    rows.append(_against_grpc(pairs))
     return rows + _speeds(rounds)
 
 
-def _pair(server: links.Machine | None, worker: links.Machine | None) -> tuple[float, float]:
-    """Return the seconds there and back over raw sockets and with a parameter server."""
+def _against_grpc(pairs: Sequence[tuple[float, float]]) -> table.Row:
+    ratios = [theirs / ours for theirs, ours in pairs]
+    detail = f"{table.spread(ratios, '')}; gRPC {pairs[0][0] * 1e3:.0f} ms; load {os.getloadavg()[0]:.0f}"
+    what = "parameter server, push and pull of 25 MB, one host, times as fast as gRPC"
+    return table.Row("serving", what, table.median(ratios), "x", 5.0, True, detail)
+
+
+def _pair(other: str, server: links.Machine | None, worker: links.Machine | None) -> tuple[float, float]:
+    """Return the seconds there and back by the `other` way (raw sockets, gRPC) and with a parameter server."""
     host = server.address if server else "127.0.0.1"
-    with _process(server, ["raw-server", str(PORT)], {}):
-        theirs = _seconds(worker, ["raw", host, str(PORT), str(SIZE), str(TIMES)], {})
+    with _process(server, [f"{other}-server", str(PORT)], {}):
+        theirs = _seconds(worker, [other, host, str(PORT), str(SIZE), str(TIMES)], {})
     with _server(server, host) as known:
         ours = _seconds(worker, ["ps", str(SIZE), str(TIMES)], known)
     return statistics.median(theirs[2:]), statistics.median(ours[2:])

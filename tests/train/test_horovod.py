@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from torch import nn
 
 from oarlock.train import errors
 from oarlock.train import horovod as hvd
+from oarlock.train.strategies import choices
 
 
 def tensors_travel() -> None:
@@ -178,6 +181,33 @@ def sums_are_not_summed_again() -> None:
         backward()
 
 
+def the_job_file_wins() -> None:
+    """Its compression travels; what Horovod's calls do not have is refused, and not passed over."""
+    hvd.init()
+    fine = 1 + 2**-20  # 16 bits do not have it
+
+    def sent_as(told: str, compression: torch.dtype | None) -> float:
+        os.environ[choices.VARIABLE] = told
+        model = nn.Linear(1, 1, bias=False)
+        optimizer = torch.optim.SGD(model.parameters(), 1.0)
+        hvd.DistributedOptimizer(optimizer, compression=compression)
+        (model.weight * fine).sum().backward()
+        return float(model.weight.grad)
+
+    whole = float(torch.tensor(fine))
+    assert sent_as("", None) == whole
+    assert sent_as('{"compression": "bf16"}', None) == 1.0
+    assert sent_as('{"kind": "allreduce", "compression": "fp16"}', None) == 1.0
+    assert sent_as('{"compression": "none"}', hvd.Compression.fp16) == whole
+    assert sent_as('{"kind": "auto", "bucket_bytes": 4096}', hvd.Compression.bf16) == 1.0
+    for refused in ("ps", "none"):
+        with pytest.raises(errors.StateError, match=f"asks for strategy {refused}"):
+            sent_as(json.dumps({"kind": refused}), None)
+    for refused in ("dgc", "powersgd", "auto"):
+        with pytest.raises(errors.StateError, match=f"asks for compression {refused}"):
+            sent_as(json.dumps({"compression": refused}), None)
+
+
 def alone() -> None:
     hvd.init()
     assert (hvd.size(), hvd.rank(), hvd.local_size(), hvd.cross_size(), hvd.cross_rank()) == (1, 0, 1, 1, 0)
@@ -197,6 +227,7 @@ def alone() -> None:
         gradients_are_averaged,
         a_pass_that_failed_holds_nothing_back,
         sums_are_not_summed_again,
+        the_job_file_wins,
         alone,
     ],
 )

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 FILE = "batch.json"
 LOOK_EVERY_S = 0.5
@@ -67,6 +68,29 @@ class BatchFile:
             self._newest = parsed(told["local"], told["accumulate"]) or self._newest
         except (OSError, ValueError, KeyError, TypeError):
             return  # not there yet, or not a decision
+
+
+class Measuring(Protocol):
+    """The measurements of a strategy."""
+
+    measures_noise: bool
+
+
+class Words:
+    """The words about a new batch size, for people."""
+
+    def __init__(self) -> None:
+        self._told_of_gain = False
+
+    def of(self, step: int, batch: Batch, ranks: int, measured: Iterable[Measuring]) -> str:
+        """Return the words for a batch size that holds from this step on. Once they tell that the gain stays 1."""
+        text = f"from step {step} on a step takes {batch.local} examples"
+        text += f" {batch.accumulate} times" if batch.accumulate > 1 else ""
+        text += f" on each of {ranks} ranks"
+        if not self._told_of_gain and not all(one.measures_noise for one in measured):
+            self._told_of_gain = True
+            text += ". This strategy does not measure the gradients' noise, so session.gain stays 1, whatever the size"
+        return text
 
 
 def gain(initial: int | None, batch: Batch | None, ranks: int, noise: float | None) -> float:

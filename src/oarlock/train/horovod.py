@@ -16,6 +16,7 @@ Horovod that restart processes (`hvd.elastic`) are missing: Oarlock restarts a g
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -24,7 +25,7 @@ from torch import distributed, nn, optim
 
 from oarlock.train import environment, errors, worlds
 from oarlock.train.strategies import allreduce as allreduces
-from oarlock.train.strategies import backward, replicas
+from oarlock.train.strategies import backward, choices, replicas
 
 Average, Sum, Min, Max, Product, Adasum = "average", "sum", "min", "max", "product", "adasum"
 _OPS = {
@@ -367,7 +368,8 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
     It keeps its class, so learning rate schedulers work. The exchange is over when `backward()` returns, so
     `synchronize()` and `skip_synchronize()` do nothing. The gradients of `backward_passes_per_step` passes are added up
     first. With `op=Sum` another pass before `step()` or `zero_grad()` is refused: it would sum the sums again. The mean
-    is the same for any `gradient_predivide_factor`, and for any groups.
+    is the same for any `gradient_predivide_factor`, and for any groups. The job file's `compression` (none, fp16, bf16)
+    and `bucket_bytes` win over the script; StateError for its other strategies and compressions.
     """
     _refuse_sets(process_set)
     if op not in (Average, Sum):
@@ -377,7 +379,7 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
     parameters = [one for group in optimizer.param_groups for one in group["params"] if one.requires_grad]
     names = {id(parameter): name for name, parameter in named_parameters or ()}
     named = [(names.get(id(one), f"parameter {number}"), one) for number, one in enumerate(parameters)]
-    exchange = _Exchange(sums=op == Sum, wire=compression)
+    exchange = _Exchange(sums=op == Sum, **_under_job_file(compression))
     for parameter in parameters if sparse_as_dense else ():
         parameter.register_post_accumulate_grad_hook(_make_dense)  # runs before the hooks of the exchange
     if size() > 1:
@@ -390,6 +392,27 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
     optimizer.synchronize = lambda: None
     optimizer.skip_synchronize = contextlib.nullcontext
     return optimizer
+
+
+def _under_job_file(compression: torch.dtype | None) -> dict[str, Any]:
+    """Return the type in which gradients travel and the size of buckets: the script's, and over it the job file's.
+
+    Raises StateError where the job file asks for what Horovod's calls do not have.
+    """
+    told = choices.told_by(os.environ)
+    kind, name = told.get("kind", "auto"), told.get("compression")
+    if kind not in ("auto", "allreduce"):
+        raise errors.StateError(
+            f"the job file asks for strategy {kind}, and a script with hvd.DistributedOptimizer knows allreduce alone: "
+            "leave it out, or use train.data_parallel(model, optimizer) in the script"
+        )
+    if name not in (None, "none", *choices.WIRES):
+        raise errors.StateError(
+            f"the job file asks for compression {name}, and a script with hvd.DistributedOptimizer knows none, fp16 "
+            "and bf16: name one of these, or use train.data_parallel(model, optimizer) in the script"
+        )
+    wire = compression if name is None else choices.WIRES.get(name)
+    return {"wire": wire, "bucket_bytes": told.get("bucket_bytes")}
 
 
 def _make_dense(parameter: torch.Tensor) -> None:
@@ -411,8 +434,8 @@ def _begin_anew_after_each_step(optimizer: optim.Optimizer, exchange: _Exchange)
 class _Exchange(allreduces.AllReduce):
     """The mean of all ranks' gradients, or their sum."""
 
-    def __init__(self, *, sums: bool, wire: torch.dtype | None) -> None:
-        super().__init__(unused_parameters=True, wire=wire)
+    def __init__(self, *, sums: bool, wire: torch.dtype | None, bucket_bytes: int | str | None) -> None:
+        super().__init__(unused_parameters=True, wire=wire, bucket_bytes=bucket_bytes)
         self.sums = sums
         self._summed: list[nn.Parameter] = []
         self._done = False  # the gradients are sums already

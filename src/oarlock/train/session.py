@@ -98,6 +98,7 @@ class Session:
         own.update({name: one for name, one in named.items() if one.keeps or one.state_dict()})
         self._contents = contents.Contents(state, own, {**named, **alone}, self.world, self._say, drops=drop_per_rank)
         self._adapt, self._batch_file = adapt, batchsizes.BatchFile(given.report)
+        self._words = batchsizes.Words()
         self._parts_left = 0  # parts of the present step that are left
         self._noise: float | None = None  # the same on every rank
         self._pace = pace.Pace()
@@ -377,8 +378,7 @@ class Session:
         self._count_steps()
         self._pace.restart(cold=True)
         self._tell_batch()
-        of = f"{self.batch.local} examples" + (f" {batch.accumulate} times" if batch.accumulate > 1 else "")
-        self._say(f"from step {self.step + 1} on a step takes {of} on each of {self.world.world_size} ranks")
+        self._say(self._words.of(self.step + 1, self.batch, self.world.world_size, figures_of(self._strategies)))
 
     def _tell_batch(self) -> None:
         if self.batch is None:

@@ -177,9 +177,10 @@ def finish(work: Any, *, control: bool = False) -> None:
             work.wait(soon)
             return
         except RuntimeError:
-            if work.is_completed():
+            completed = work.is_completed()
+            watch()  # may know why it has failed
+            if completed:
                 break  # it has failed, or ended just now
-        watch()
     work.wait()
 
 

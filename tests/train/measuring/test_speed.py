@@ -238,6 +238,32 @@ def adapt_midway(folder: Path) -> None:
     scripts.adapt(folder, change={3: '{"local": 4, "accumulate": 3}'}, epochs=4)
 
 
+def grow(folder: Path) -> None:
+    batchsizes.LOOK_EVERY_S = 0.0
+    scripts.adapt(folder, change={3: '{"local": 16, "accumulate": 1}', 8: '{"local": 32, "accumulate": 1}'}, epochs=9)
+
+
+@pytest.mark.parametrize(("compression", "times"), [("powersgd", 1), ("bf16", 0)])
+def test_a_strategy_that_measures_no_noise_says_once_that_the_gain_stays(
+    compression: str, times: int, tmp_path: Path
+) -> None:
+    told = json.dumps({"compression": compression})
+    env = report_env(tmp_path, OARLOCK_BATCH_SIZE="16", OARLOCK_STRATEGY=told)
+    assert crew.run(grow, tmp_path, folder=tmp_path, env_of_rank=env) == [0, 0], crew.output(tmp_path)
+    said = crew.output(tmp_path)
+    assert said.count("on a step takes") == 2, said
+    assert said.count("so session.gain stays 1") == times, said
+
+
+def test_a_strategy_knows_whether_it_measures_noise() -> None:
+    assert train.AllReduce().figures.measures_noise
+    assert not train.ParameterServers().figures.measures_noise
+    later = train.ParameterServers()
+    figures = train.AllReduce().figures
+    later.take_over([], None, figures)
+    assert not figures.measures_noise, "it goes on with the figures of another strategy"
+
+
 @pytest.mark.parametrize(
     ("initial", "total", "scale", "gain"),
     [("16", 16, 100.0, 1.0), ("16", 64, None, 1.0), ("16", 64, 1e9, 4.0), ("16", 64, 1e-9, 1.0), (None, 64, 9.0, 1.0)],

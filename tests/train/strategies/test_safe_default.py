@@ -36,7 +36,7 @@ class Notes(train.Hook):
         (self._folder / f"choice-{session.step}.json").write_text(json.dumps(strategy.choice()))
 
 
-def learn(folder: Path, named: dict[str, Any], stop: int | None) -> None:
+def learn(folder: Path, named: dict[str, Any], stop: int | None, clips: bool) -> None:
     world = train.init()
     torch.manual_seed(1 + world.rank)
     model = nn.Sequential(nn.Linear(6, 40), nn.Tanh(), nn.Linear(40, 3))
@@ -50,33 +50,40 @@ def learn(folder: Path, named: dict[str, Any], stop: int | None) -> None:
         for x, y in session.steps(batches):
             optimizer.zero_grad()
             nn.functional.cross_entropy(model(x), y).backward()
+            if clips:
+                nn.utils.clip_grad_norm_(model.parameters(), 0.1)
             optimizer.step()
     if world.is_chief:
         torch.save(model.state_dict(), folder / "final.pt")
     train.shutdown()
 
 
-def run(folder: Path, named: dict[str, Any], stop: int | None, *, servers: bool) -> list[int]:
+def run(folder: Path, named: dict[str, Any], stop: int | None, *, servers: bool, clips: bool) -> list[int]:
     with farm.running(2) if servers else contextlib.nullcontext() as there:
         env = {} if there is None else {**farm.variables(there), choices.VARIABLE: '{"kind": "auto"}'}
-        return crew.run(learn, folder, named, stop, folder=folder, env=env)
+        return crew.run(learn, folder, named, stop, clips, folder=folder, env=env)
 
 
-@pytest.mark.parametrize("servers", [False, True], ids=["allreduce", "beside servers"])
+@pytest.mark.parametrize(
+    ("servers", "clips"),
+    [(False, False), (True, False), (True, True)],
+    ids=["allreduce", "beside servers", "with clipped gradients"],
+)
 def test_a_resumed_run_repeats_the_choice_and_ends_with_the_bits_of_dense_training(
-    servers: bool, tmp_path: Path
+    servers: bool, clips: bool, tmp_path: Path
 ) -> None:
     dense = {"strategy": "allreduce", "compression": "none"}
     named, whole, parted = (tmp_path / name for name in ("named", "whole", "parted"))
     for folder in (named, whole, parted):
         folder.mkdir()
-    assert run(named, dense, None, servers=False) == [0, 0], crew.output(named)
-    assert run(whole, {}, None, servers=servers) == [0, 0], crew.output(whole)
-    assert run(parted, {}, STOP, servers=servers) == [143, 143], crew.output(parted)
+    assert run(named, dense, None, servers=False, clips=clips) == [0, 0], crew.output(named)
+    assert run(whole, {}, None, servers=servers, clips=clips) == [0, 0], crew.output(whole)
+    assert run(parted, {}, STOP, servers=servers, clips=clips) == [143, 143], crew.output(parted)
     (stopped,) = parted.glob("choice-*.json")
     first = json.loads(stopped.read_text())
-    assert first.get("exchange") in (("none", "ps") if servers else (None,)), "only what is lossless and synchronous"
-    assert run(parted, {}, None, servers=servers) == [0, 0], crew.output(parted)
+    permitted = ("none", "ps") if servers and not clips else ("none",) if servers else (None,)
+    assert first.get("exchange") in permitted, "only what is lossless and synchronous"
+    assert run(parted, {}, None, servers=servers, clips=clips) == [0, 0], crew.output(parted)
     assert json.loads((parted / f"choice-{STEPS}.json").read_text()) == first
     weights = [torch.load(folder / "final.pt", weights_only=True) for folder in (named, whole, parted)]
     for name, tensor in weights[0].items():

@@ -85,6 +85,7 @@ class DGC:
 class DeepGradientCompression(WholeGradient):
     """Allreduce of gradients that are mostly kept back, for SGD with or without momentum."""
 
+    why_no_scaler = "it changes the scale of gradients that are kept back"
     keeps = True  # also of a process that is alone, and goes on with a checkpoint of several
 
     def __init__(self, settings: DGC | None = None, *, unused_parameters: bool = False) -> None:

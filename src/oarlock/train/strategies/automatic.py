@@ -23,6 +23,9 @@ In an elastic job the ranks of a new round measure anew, and begin where one of 
 that is lost while they choose may leave some with the choice and some without. The step before it is not lost then,
 because its exchange is over.
 
+Servers are no candidate where the script changes gradients between the backward pass and the optimizer's step: there
+they would be each worker's own.
+
 Without servers and without that permission there is nothing to measure: allreduce is then the only strategy that
 computes the update of dense synchronous training.
 """
@@ -41,7 +44,7 @@ import torch
 from torch import nn, optim
 
 from oarlock.train import errors, worlds
-from oarlock.train.strategies import backward, parameterservers, replicas
+from oarlock.train.strategies import backward, changes, parameterservers, replicas
 from oarlock.train.strategies.allreduce import AllReduce
 from oarlock.train.strategies.parameterservers import ParameterServers
 from oarlock.train.strategies.strategy import Exchanging
@@ -181,6 +184,9 @@ class Automatic(Exchanging):
         self._waits_for_end = False  # the gradients of this pass are exchanged after it
         self._ready: list[int] = []  # such gradients
         self._computed: float | None = None  # the end of such a pass
+        self._changes: changes.Changes | None = None  # looked for while servers may be chosen, and once they are
+        self._changed = False  # the script changes gradients before its step
+        self._looking: Any = None
 
     def attach(self, model: nn.Module, optimizer: optim.Optimizer | None = None) -> nn.Module:
         self._named, self._optimizer = replicas.trained(model), optimizer
@@ -190,7 +196,23 @@ class Automatic(Exchanging):
         self._passes = self._dense.passes
         if self._passes is not None:
             self._passes.listener = self
+            if SERVERS in self._kinds and optimizer is not None:
+                self._changes = changes.Changes(self.parameters)
+                self._looking = optimizer.register_step_pre_hook(self._look)
         return attached
+
+    def _look(self, *_: Any) -> None:
+        """Notice gradients that the script has changed, before the optimizer steps."""
+        if self._changes is None or not self._changes.found:
+            return
+        self._changed = True
+        if isinstance(self._present, ParameterServers):
+            raise errors.StateError(
+                "the script has changed gradients between backward() and optimizer.step(), as clip_grad_norm_ does. "
+                'strategy="auto" uses parameter servers since its choice, which was made of steps without such a '
+                "change: there they are each worker's own gradients, and not the mean. Begin again, from the newest "
+                'checkpoint, with strategy="allreduce"'
+            )
 
     def begin(self) -> None:
         self._present.begin()
@@ -199,6 +221,11 @@ class Automatic(Exchanging):
         """Begin with a choice of this very step: it may have a size of buckets, which belongs to the checkpoint."""
         self._change()
         self._present.before_save()
+
+    def after_step(self, step: int) -> None:
+        super().after_step(step)
+        if isinstance(self._present, ParameterServers):
+            self._present.after_step(step)
 
     def no_sync(self) -> AbstractContextManager[None]:
         return self._present.no_sync()
@@ -299,6 +326,8 @@ class Automatic(Exchanging):
         if not isinstance(self._present, ParameterServers):
             self._present.pass_ended()
         self._exchanged()
+        if self._changes is not None:
+            self._changes.mark()
 
     def complete_pass(self) -> bool:
         if isinstance(self._present, ParameterServers) or not self._present.complete_pass():
@@ -337,7 +366,7 @@ class Automatic(Exchanging):
         own = summed_up(self._steps[WARM_UP:] or self._steps[-1:])
         told = [Measured(*each) for each in self._world.gather(tuple(own))]
         parts = least_parts(parameter for _, parameter in self._named)
-        for kind in sorted(self._kinds, key=CANDIDATES.index, reverse=True):
+        for kind in sorted(self._permitted(), key=CANDIDATES.index, reverse=True):
             if may_win(kind, told, parts):
                 everyones = self._world.gather(self._try(kind))
                 if None not in everyones:
@@ -353,6 +382,17 @@ class Automatic(Exchanging):
         )
         if self._chosen == SERVERS:  # which write into the weights: not in the middle of a backward pass
             self._change()
+
+    def _permitted(self) -> list[str]:
+        """Return the candidates of all ranks: without servers, where the script changes gradients on one of them."""
+        kinds = list(self._kinds)
+        if SERVERS in kinds and any(self._world.gather(self._changed)):
+            kinds.remove(SERVERS)
+            self._say(
+                "parameter servers cannot be used: the script changes gradients between backward() and "
+                "optimizer.step(), and there they would be each worker's own"
+            )
+        return kinds
 
     @torch.no_grad()
     def _try(self, kind: str) -> float | None:
@@ -420,6 +460,10 @@ class Automatic(Exchanging):
             self._present, self._kind = made, self._chosen
             self._dense.let_go()
         if self._passes is not None and not isinstance(self._present, ParameterServers):
+            self._changes = None
+            if self._looking is not None:
+                self._looking.remove()
+                self._looking = None
             self._passes.listener = self._present  # from now on as without a choice: each pass is told to it alone
 
     def _of(self, kind: str) -> Exchange:

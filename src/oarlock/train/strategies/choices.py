@@ -50,7 +50,7 @@ def choose(
     `auto` permits lossy ones. The job file wins, field by field. Where it names the strategy or the compression of the
     script, the script's settings of it hold. Raises StateError for a name that is not one of KINDS or COMPRESSIONS.
     """
-    told = _told(environ)
+    told = told_by(environ)
     given = strategy if isinstance(strategy, Strategy) else None
     if isinstance(strategy, Strategy):
         if not told:
@@ -129,7 +129,8 @@ def _name(settings: Settings) -> str:
     return "dgc" if isinstance(settings, DGC) else "powersgd"
 
 
-def _told(environ: Mapping[str, str]) -> dict[str, Any]:
+def told_by(environ: Mapping[str, str]) -> dict[str, Any]:
+    """Return the fields of the job file's `strategy:`. Raises StateError where they are not what the agent passes."""
     try:
         told = json.loads(environ.get(VARIABLE) or "{}")
     except ValueError:

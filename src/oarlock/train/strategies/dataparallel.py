@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Literal
 
@@ -69,13 +69,24 @@ def no_sync(model: nn.Module) -> AbstractContextManager[None]:
 
 def strategies_in(state: Mapping[str, Any]) -> dict[str, Strategy]:
     """Return the strategies of the models in these objects, by the model's name and path. A compiled model holds the
-    one that was given to data_parallel().
+    one that was given to data_parallel(). StateError for a GradScaler that does not fit one of them.
     """
     found: dict[str, Strategy] = {}
     for name, _, one in _attached(state):
         if one not in found.values():
             found[name] = one
+    _refuse_scalers(state, found.values())
     return found
+
+
+def _refuse_scalers(state: Mapping[str, Any], strategies: Iterable[Strategy]) -> None:
+    scalers = [name for name, each in state.items() if hasattr(each, "unscale_") and each.is_enabled()]
+    for one in strategies if scalers else ():
+        if one.why_no_scaler:
+            raise errors.StateError(
+                f"{scalers[0]} is a GradScaler, which {type(one).__name__} does not know: {one.why_no_scaler}. Use "
+                "bfloat16 autocast, which needs none, or data_parallel(..., strategy='allreduce', compression='none')"
+            )
 
 
 def check_trained(state: Mapping[str, Any], step: int = 0) -> None:

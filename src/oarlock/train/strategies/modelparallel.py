@@ -33,6 +33,7 @@ class ModelParallel(Strategy):
     def __init__(self, *models: nn.Module) -> None:
         self._world = worlds.init()
         self.figures: Figures = Figures(self._world)
+        self.figures.measures_noise = False
         for module in (each for model in models for each in model.modules()):
             if isinstance(module, fsdp.FSDPModule):
                 measured = collectives.measure(module, self.figures) and self._world.device.type == "cpu"

@@ -27,7 +27,7 @@ from oarlock.train.servers import addresses, children
 from oarlock.train.servers.model import openings, optimizers, sharding, shares
 from oarlock.train.servers.wire import frames, memory
 from oarlock.train.servers.workers import giving, links, remotes, staging
-from oarlock.train.strategies import replicas
+from oarlock.train.strategies import changes, replicas
 from oarlock.train.strategies.strategy import Figures, Strategy
 
 Kind = frames.Kind
@@ -67,6 +67,7 @@ class ParameterServers(Strategy):
     """
 
     kind = "ps"
+    why_no_scaler = "each worker has its own gradients, and would pass over a step alone while the others wait for it"
 
     def __init__(
         self,
@@ -101,6 +102,7 @@ class ParameterServers(Strategy):
         self._origin: int | None = None  # the step before the first one
         self._before = 0  # what `_passed` was before the first step of anybody
         self._steps = 0  # of this worker, with those of earlier incarnations
+        self._steps_before = 0  # the same, at the last end of a session's step
         self._done = False
         self._servers: list[remotes.Remote] = []
         self._staging = staging.Staging()
@@ -112,8 +114,10 @@ class ParameterServers(Strategy):
         self._weights: list[torch.Tensor] = []  # before a rehearsal
         self._giving: giving.Giving | None = None
         self._sessions = 0
+        self._first_steps: changes.FirstSteps | None = None
         self._compared: list[int] = []  # the slowest worker and its time, as the session knows them
         self.figures: Figures = Figures(self._world)
+        self.figures.measures_noise = False
 
     def attach(self, model: nn.Module, optimizer: optim.Optimizer | None = None) -> nn.Module:
         self._by_row = {
@@ -121,6 +125,8 @@ class ParameterServers(Strategy):
         }
         if self._connect(replicas.trained(model), optimizer):
             self._take_part()
+            if self._world.world_size > 1:
+                self._first_steps = changes.FirstSteps(self.parameters, says=self._world.is_chief)
             replicas.broadcast(model)
             self.begin()
         return model
@@ -163,6 +169,7 @@ class ParameterServers(Strategy):
     ) -> None:
         """Go on with these parameters, which another strategy has exchanged, and with its figures."""
         self.figures = figures or self.figures
+        self.figures.measures_noise = False
         if self._servers or self._connect(named, optimizer):
             self._take_part()
             self.begin()
@@ -254,6 +261,13 @@ class ParameterServers(Strategy):
         self._pull()
         for server in self._servers:
             server.recovers = server.link.replaced
+        self._count_skipped()
+
+    def _count_skipped(self) -> None:
+        """Count the steps that this worker passes over alone, from now on."""
+        self._steps_before = self._steps
+        for server in self._servers:
+            server.skipped = 0 if self.lockstep else None
 
     @property
     def _joins(self) -> bool:
@@ -318,7 +332,21 @@ class ParameterServers(Strategy):
                 server.enter(self._known, optimizers.settings_of(self._optimizer))
         except links.Lost as cause:
             raise errors.PeersLost(f"the round cannot begin without a server: {cause}") from cause
+        self._count_skipped()
         self.figures.regroup(self._world)
+
+    def after_step(self, step: int) -> None:
+        """Tell the others where this worker has not called optimizer.step(), for which they may wait."""
+        for server in self._servers if self._steps == self._steps_before else ():
+            server.skipped = None if server.skipped is None else server.skipped + 1
+        self._steps_before = self._steps
+        with self.noticing():
+            self._tell_skipped()
+
+    def _tell_skipped(self) -> None:
+        """Tell all servers of the steps that this worker has passed over: others may wait at any of them."""
+        for server in [each for each in self._servers if each.tell_skipped()]:
+            server.heed()
 
     def reached(self, step: int) -> int:
         if self.lockstep or not self._servers:
@@ -423,6 +451,7 @@ class ParameterServers(Strategy):
         """
         for server in self._servers:
             server.look_after()
+        self._tell_skipped()  # another worker may have made an update since
         if self._giving is not None:
             self._giving.look()
 
@@ -459,6 +488,8 @@ class ParameterServers(Strategy):
         if not self._servers:
             return
         self._restore()  # a step that failed
+        if self._first_steps is not None and self._first_steps.over():
+            self._first_steps = None
         with self.noticing():
             self._exchange(optimizers.settings_of(optimizer))
         self._held = [(parameter, parameter.grad) for _, parameter in self._named]

@@ -33,7 +33,7 @@ class Figures:
     end and gradients that were kept back, `sent_bytes` the bytes that it put on the wire, headers
     of the transport not counted. `share` is the number of this rank's examples in a gradient, 0 while unknown.
     `shares` counts how often it was set: all ranks set it at the same step. `waits_known` is False where exchanges are
-    waited for that `waiting` does not see.
+    waited for that `waiting` does not see, `measures_noise` where the exchange tells nothing of the gradients' noise.
     """
 
     def __init__(self, world: World) -> None:
@@ -42,7 +42,7 @@ class Figures:
         self.sent_bytes = 0
         self._share = self.shares = 0
         self.waiting = Waiting(world.device)
-        self.waits_known = True
+        self.waits_known = self.measures_noise = True
         self.noise = noise.Noise(world.world_size)
 
     @property
@@ -70,6 +70,7 @@ class Strategy:
     lockstep = True
     rejoins = False  # it can go on among other processes: it has `regroup`
     outlives = False  # a session goes on with other processes where an exchange fails; else the failure is raised
+    why_no_scaler = ""  # why a GradScaler does not fit; empty where it does
     keeps = False  # its state may be empty now, and not at the next checkpoint
     lost = False  # the exchange of this step has failed, so that its gradients are zeros that mean nothing
     parameters: Sequence[nn.Parameter] = ()  # those whose gradients it exchanges; a strategy that rejoins names them

@@ -46,6 +46,7 @@ class WholeGradient(Exchanging):
         self._afterwards: list[Callable[[], object]] = []
         self.passes: backward.BackwardPass | None = None
         self.figures: Figures = Figures(self.world)
+        self.figures.measures_noise = False
 
     def prepare(self, optimizer: optim.Optimizer | None) -> None:
         """Make the state for `named`. All ranks have the same parameters, not yet the same weights."""
@@ -118,6 +119,7 @@ class WholeGradient(Exchanging):
         """
         self.named = named
         self.figures = figures or self.figures
+        self.figures.measures_noise = False
         if self.world.world_size == 1 and worlds.rounds is None:
             self.alone(optimizer)
         else:

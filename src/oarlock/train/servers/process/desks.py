@@ -54,6 +54,7 @@ class Desk:
             Kind.WANTED: self._wanted,
             Kind.GIVE: self._give,
             Kind.LEAVE: self._leave,
+            Kind.SKIP: self._skip,
             Kind.COMMIT: self._commit,
         }
 
@@ -198,6 +199,7 @@ class Desk:
         number = _whole(head.fields["number"])
         base, all_rows = _whole(head.fields["base"]), head.fields.get("all_rows") is True
         held.learn(head.fields.get("shares", ()))
+        held.compare(self._place.rank, base, head.fields.get("skipped"), steps=True)
         hold = head.fields.get("hold") is True
         push = pushes.Push(base, received, absent, _settings(head), number, by_row, all_rows, self._life, hold)
         self._answer_update(head, held, *held.push(self._place.rank, push, self._buffers))
@@ -224,6 +226,11 @@ class Desk:
         if changed:
             fields["rows"] = {str(index): len(each.numbers) for index, each in changed.items()}
         self._answer(fields, () if shown else held.views(self._buffers, by_row=changed))
+
+    def _skip(self, head: frames.Head) -> None:
+        _expect(head, 0)
+        self._opened().compare(self._place.rank, _whole(head.fields["base"]), head.fields["skipped"], steps=False)
+        self._answer({})
 
     def _state(self, head: frames.Head) -> None:
         _expect(head, 0)

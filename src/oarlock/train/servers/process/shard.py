@@ -23,7 +23,7 @@ import torch
 from torch import nn, optim
 
 from oarlock.train.servers.model import openings, optimizers, rows, shares
-from oarlock.train.servers.process import paces, pushes, showing
+from oarlock.train.servers.process import paces, pushes, showing, skips
 from oarlock.train.servers.wire import bodies, frames, memory
 
 BACK_WITHIN_S = 10.0
@@ -59,12 +59,13 @@ class Shard:
         self.clocks = dict.fromkeys(range(counted), 0)  # the gradients taken of each worker
         self.shares = shares.Shares()  # of workers that come and go
         self.paces = paces.Paces()
+        self._skips = skips.Skips()
         self._seen: set[int] = set()  # those of them that were here
         self._passed_over: dict[int, int] = {}  # the steps that a worker was absent for, which count as its own
         self._gone: set[int] = set()  # workers that train no more
         self._ended: set[int] = set()  # those of them that have said so
         mode = self.opening.mode
-        self._showing = None if mode.rounds else self._to_show(mode.workers)
+        self._showing = None if mode.rounds else showing.of(self.opening, self.device, mode.workers)
         self._shown = False  # whether the weights lie in memory that workers see
         self._was_read = False  # whether a worker may be reading there
         self._failed = ""
@@ -75,12 +76,6 @@ class Shard:
         self._expected: set[int] = set()  # workers that have yet to come back after a restart
         self._expected_until = 0.0
 
-    def _to_show(self, workers: int) -> showing.Showing | None:
-        """Return the showing of the weights to so many workers, where they may lie in shared memory."""
-        size = sum(piece.bytes for piece in self.opening.pieces)
-        fits = size >= bodies.LEAST_BYTES and self.device.type == "cpu" and not self._by_row
-        return showing.Showing(size, workers) if self.opening.mode.lockstep and fits else None
-
     def begin_round(self, number: int, workers: int) -> None:
         """Go on with other workers. Each has its own gradient of the next update to give, none of which is here."""
         with self.changed:
@@ -89,8 +84,9 @@ class Shard:
             self.clocks, self._gone = dict.fromkeys(range(workers), 0), set()
             self._failed, self._error = "", frames.RoundOver
             self._pending.clear()
+            self._skips = skips.Skips()
             self._expected = set(self.clocks) if time.monotonic() < self._expected_until else set()
-            self._showing = self._to_show(workers)
+            self._showing = showing.of(self.opening, self.device, workers)
             self.changed.notify_all()
 
     def buffers(self, device: torch.device | str = "cpu", *, by_row: bool = True) -> pushes.Flats:
@@ -189,6 +185,7 @@ class Shard:
         with self.changed:
             if self.opening.mode.elastic:
                 self._take_in(rank, told)
+            self._skips.forget(rank)
             came_back = rank in self._gone
             self._gone.discard(rank)
             self._ended.discard(rank)
@@ -259,7 +256,7 @@ class Shard:
                 self._ended.add(rank)
             self._pending.pop(rank, None)
             if failed and self.opening.mode.lockstep and self._workers > 1:
-                self._failed = failed
+                self._failed = self._failed or failed
             else:
                 self._update()
             self.changed.notify_all()
@@ -274,6 +271,16 @@ class Shard:
             self._pending.pop(rank, None)
             self._lives[rank] = self.life(rank) + 1
             self.changed.notify_all()
+
+    def compare(self, rank: int, base: int, skipped: Any, *, steps: bool) -> None:
+        """Refuse workers in lockstep that do not step together (`Skips.compare`), also those who wait."""
+        with self.changed:
+            why = self._skips.compare(rank, base, skipped, steps=steps)
+            if why and not self._failed:
+                self._failed, self._error = why, frames.Refused
+            if why or (self._failed and not steps):
+                self.changed.notify_all()
+                raise self._error(self._failed)
 
     def life(self, rank: int) -> int:
         """Return the number of deaths of this worker, or its round. A gradient of an earlier one is refused."""
@@ -568,11 +575,7 @@ class Shard:
         if self._shown and self._showing is not None and self._showing.is_seen(rank):
             self._was_read = True
             return True
-        if whole:
-            for theirs, ours in zip(into, self.weights):
-                theirs.copy_(ours)
-            return False
-        for theirs, ours in self._dense(into, self.weights):
+        for theirs, ours in zip(into, self.weights) if whole else self._dense(into, self.weights):
             theirs.copy_(ours)
         return False
 

@@ -12,7 +12,18 @@ from __future__ import annotations
 
 import mmap
 
+import torch
+
+from oarlock.train.servers.model import openings
+from oarlock.train.servers.wire import bodies
 from oarlock.train.sharing import segments
+
+
+def of(opening: openings.Opening, device: torch.device, workers: int) -> Showing | None:
+    """Return the showing of a shard's weights to so many workers, where they may lie in shared memory."""
+    size = sum(piece.bytes for piece in opening.pieces)
+    fits = size >= bodies.LEAST_BYTES and device.type == "cpu" and not any(piece.by_row for piece in opening.pieces)
+    return Showing(size, workers) if opening.mode.lockstep and fits else None
 
 
 class Showing:

@@ -16,7 +16,12 @@ from typing import Any, Protocol
 from oarlock.train.servers.wire import frames
 
 _MOST_PIECES = 512  # the kernel takes at most 1,024 in one call
-_IDLE_S, _PROBE_S, _PROBES = 10, 5, 3  # a host that vanished is noticed after 25 s
+_IDLE_S, _PROBE_S, _PROBES = 10, 5, 3
+SILENT_S = 25.0
+"""A host that vanished is noticed after so long, also while bytes are on their way to it, for which the kernel would
+wait 15 minutes. The kernel also gives up a peer that lives and reads nothing for so long, while more bytes wait for it
+than its buffer takes: each side here reads what it has asked for at once.
+"""
 
 
 class Connection(Protocol):
@@ -59,7 +64,8 @@ class Tcp:
         sock.settimeout(None)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for name, value in (("TCP_KEEPIDLE", _IDLE_S), ("TCP_KEEPINTVL", _PROBE_S), ("TCP_KEEPCNT", _PROBES)):
+        silent = ("TCP_USER_TIMEOUT", round(SILENT_S * 1000))
+        for name, value in (("TCP_KEEPIDLE", _IDLE_S), ("TCP_KEEPINTVL", _PROBE_S), ("TCP_KEEPCNT", _PROBES), silent):
             if hasattr(socket, name):
                 sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 

@@ -50,6 +50,7 @@ class Remote:
         self._awaited = self._broken = False
         self.watch: Callable[[], None] = lambda: None  # called again and again while this worker waits for an answer
         self.version = self.steps = 0
+        self.skipped: int | None = None  # steps without an update since the last one, in lockstep with others
         self.own_us: int | None = None  # this worker's time of a step, for the next gradient
         self.slowest: list[int] | None = None  # the slowest worker, its time in microseconds, and that of the fastest
         self._is_successor = False  # the server of one that died
@@ -160,6 +161,8 @@ class Remote:
             fields["own_us"] = self.own_us
         if hold:
             fields["hold"] = True
+        if self.skipped is not None:
+            fields["skipped"], self.skipped = self.skipped, 0
         if self._pushed:
             fields["rows"] = {str(index): len(each.numbers) for index, each in self._pushed.items()}
         self._start(Kind.STEP, fields, body)
@@ -178,6 +181,19 @@ class Remote:
         fields = {"wish": 0, **{name: step[1][name] for name in names if name in step[1]}}
         self._start(Kind.COMMIT, fields, [])
         self._step = step
+
+    def tell_skipped(self) -> bool:
+        """Tell of the steps that this worker has passed over, unless it waits for an answer. Return whether one
+        follows, which `heed` receives.
+        """
+        if not self.skipped or self._awaited:
+            return False
+        self._start(Kind.SKIP, {"base": self.version, "skipped": self.skipped}, [])
+        return True
+
+    def heed(self) -> None:
+        """Receive an answer that has no content. ServerError where another worker has made an update meanwhile."""
+        self._finish(None)
 
     def pull(self, at_least: int = 0) -> None:
         """Ask for this server's parts of the weights, once so many updates are made."""
