@@ -155,6 +155,23 @@ SITUATIONS = {
         """,
         starts=("small", "last"),
     ),
+    "an impossible gang speaks for none that was possible before": Situation(
+        """
+        rules policy=fifo
+        node a gpus=6
+        node b gpus=3
+        pool p limit.gpus=8 reserve.gpus=4
+        running r gpus=1 on=a pool=p
+        job old tasks=2 gpus=4 pool=p at=2
+        plan
+        carry
+        finish r
+        job new tasks=2 gpus=4 pool=p at=0
+        job one gpus=1 pool=p preemptible=no at=1
+        job two gpus=1 pool=p preemptible=no at=3
+        """,
+        starts=("one",),
+    ),
 }
 
 

@@ -42,3 +42,18 @@ def test_the_holdings_of_ended_gangs_are_summed_by_leaf_and_permission() -> None
         ("p", True): (1000, 0, 0),
         ("p", False): (1000, 0, 0),
     }
+
+
+def test_stopping_gangs_are_named_in_one_order() -> None:
+    """The order in which a snapshot lists them changes no word of a refusal."""
+    draft = drafted.draft(
+        """
+        node a gpus=2
+        running two gpus=1 on=a stopping
+        running one gpus=1 on=a stopping
+        job new gpus=2
+        """
+    )
+    (gang,) = draft.snapshot.waiting
+    held = tuple(claim for job in draft.snapshot.running for claim in job.holdings)
+    assert [one.job for one in draft.stopping(gang, held)] == ["one", "two"]

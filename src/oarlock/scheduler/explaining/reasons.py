@@ -36,7 +36,12 @@ def newly_impossible(gang: plans.Gang, context: contexts.Context) -> refusals.Re
 
     Return None for a gang that was refused for another reason before, since that one is possible.
     """
-    return never(gang, context) if gang.refusal is None or gang.refusal.code in refusals.NEVER else None
+    return None if is_possible(gang) else never(gang, context)
+
+
+def is_possible(gang: plans.Gang) -> bool:
+    """Return whether the gang was refused for another reason before than that it could never run."""
+    return gang.refusal is not None and gang.refusal.code not in refusals.NEVER
 
 
 def no_capacity(gang: plans.Gang, context: contexts.Context, ahead: int = 0) -> refusals.Refusal:

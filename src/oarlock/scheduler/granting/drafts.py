@@ -40,7 +40,7 @@ class Draft:
         self.bounds = bounds
         self.facts = memo.facts
         self.context = contexts.Context(snapshot, self.space, memo.declared)
-        self._stopping = [job for job in snapshot.running if job.stopping]
+        self._stopping = sorted((job for job in snapshot.running if job.stopping), key=_by_id)
         self.timeline = timelines.Timeline(self.space, later, self._stopping)
         self.order = order
         self.victims = victims.Victims(snapshot, now, bounds, order, self.facts)
@@ -210,3 +210,7 @@ class Draft:
         nodes = {claim.node for claim in claims}
         there = [job.gang for job in self._stopping if not nodes.isdisjoint(self.facts.held(job).nodes)]
         return there or [job.gang for job in self._stopping if job.gang.pool == gang.pool]
+
+
+def _by_id(job: plans.Running) -> str:
+    return job.job

@@ -116,6 +116,7 @@ class Granting:
                     blocked is not None
                     and turn.wish.level >= blocked.level
                     and not (blocked.until is not None and self._is_over(turn.candidate.gang, blocked.until))
+                    and not (blocked.impossible and reasons.is_possible(turn.candidate.gang))
                 ):
                     self._follows = True
                     if likeness or blocked.given_up != self.bounds.given_up:
