@@ -23,7 +23,7 @@ from oarlock.train.strategies import automatic, choices, dataparallel
 PLACES = ("before", "within", "exchanged", "stepped", "settled")
 """The places of a step: before its backward pass, in the middle of that, after it, after the optimizer's step, and at
 the boundary of steps."""
-FIRST, BETWEEN = 13, 3
+FIRST, BETWEEN = automatic.WARM_UP + automatic.MEASURED + 5, 3
 """The first step with a death comes after the choice of `auto`."""
 
 

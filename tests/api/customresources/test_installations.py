@@ -8,7 +8,7 @@ import itertools
 import time
 import types
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any, cast
 
 import msgspec
@@ -23,6 +23,10 @@ from oarlock.spec.cluster import pools
 from oarlock.store import memory
 
 
+async def _nothing(name: str) -> None:
+    pass
+
+
 class Cluster:
     """The OarlockPools of a cluster in memory."""
 
@@ -32,6 +36,7 @@ class Cluster:
         self.servers: list[Objects] = []
         self.faults: list[Exception] = []  # that end the watches
         self.defined: Iterator[bool | Exception] = iter(())  # the next answers of discovery; then it is
+        self.created: Callable[[str], Awaitable[None]] = _nothing  # awaited after a server has made an object
         self._versions = itertools.count(1)
 
     def put(self, name: str, spec: Any = None, status: Any = None, labels: dict[str, str] | None = None) -> None:
@@ -91,11 +96,14 @@ class Objects:
             raise answer
         return answer
 
-    async def create(self, name: str, spec: dict[str, Any]) -> None:
+    async def create(self, name: str, spec: dict[str, Any]) -> str:
         if name in self._cluster.found:
             raise errors.Conflict(f"{name} exists", hint="")
         self._cluster.writes += 1
         self._cluster.put(name, spec, labels={resources.INSTALLATION: self.installation})
+        made = self._cluster.found[name].metadata.uid
+        await self._cluster.created(name)
+        return made
 
     async def write_spec(self, found: resources.OarlockPool, patch: dict[str, Any]) -> None:
         now = self._now(found)
@@ -432,3 +440,29 @@ async def test_an_object_that_could_not_be_made_again_takes_no_pool_with_it(monk
     async with server.serving():
         await until(is_settled(cluster, "research", "teaching"), "the other one is made again")
         assert await server.limits() == {"research": 16.0, "teaching": 16.0}
+
+
+async def test_a_pool_that_is_removed_as_its_object_is_made_does_not_come_back() -> None:
+    """The object has no status yet, as one that a user has made."""
+    cluster = Cluster()
+    server = Server(cluster, "one")
+
+    made = asyncio.Event()
+
+    async def removed(name: str) -> None:
+        await server.store.write(lambda tx: tx.remove_pool(name))
+        made.set()
+
+    async with server.serving():
+        await server.set("kept")
+        await until(is_settled(cluster, "kept"), "the server looks")
+        cluster.created = removed
+        await server.set("another")
+        await made.wait()
+
+        async def settled() -> bool:
+            there = "another" in await server.limits()
+            return there or "another" not in cluster.found
+
+        await until(settled, "the pool comes back, or its object goes")
+        assert "another" not in await server.limits()

@@ -125,7 +125,7 @@ def simulate(rate: float, size: float, own_s: float) -> None:
         return took[kind]
 
     def knows_enough(self: Any) -> bool:
-        self._steps = [(own_s + dense_s, dense_s)] * len(self._steps)
+        self._steps = [automatic.Step(own_s + dense_s, dense_s, None)] * len(self._steps)
         return enough(self)
 
     automatic.Automatic._once = once  # type: ignore[method-assign]

@@ -88,7 +88,9 @@ class Objects(Protocol):
         """Return whether the cluster has the kind, and does not delete it with all its objects."""
         ...
 
-    async def create(self, name: str, spec: dict[str, Any]) -> None: ...
+    async def create(self, name: str, spec: dict[str, Any]) -> str:
+        """Make the object of a pool; return its UID. Raises Conflict where it exists."""
+        ...
 
     async def write_spec(self, found: resources.OarlockPool, patch: dict[str, Any]) -> None:
         """Change these fields of the spec. Raises Conflict where the object has changed since."""
@@ -123,6 +125,7 @@ class Face:
         self._leads = leads
         self._led = False
         self._recorded: dict[str, tuple[int, int]] = {}  # versions before and after the UID was written into the record
+        self._made: dict[str, str] = {}  # by name: the UID of the object that this server made
         self._deleted: set[str] = set()  # names of objects that were deleted, until a look has dealt with them
         self._kept: dict[str, str] = {}  # why a pool stays after the deletion of its object
         self._database: str | None = None
@@ -269,7 +272,7 @@ class Face:
         """Do what is left for one pool. Return the version of its object at which nothing is left, or None."""
         if found is None:
             if pool is not None and not (deleted and await self._removed(name)):
-                await self._objects.create(name, spec_of(pool))
+                self._made[name] = await self._objects.create(name, spec_of(pool))
             return None
         if found.metadata.deletion_timestamp is not None:
             return found.metadata.resource_version
@@ -277,7 +280,8 @@ class Face:
         if found.installation() is None:
             await self._objects.write_status(found, before)  # else two servers could make pools of it
             return None
-        if pool is None and before.version is not None:  # the pool was removed elsewhere
+        ours = before.version is not None or self._made.get(name) == found.metadata.uid
+        if pool is None and ours:  # the pool was removed elsewhere
             await self._objects.remove(found)
             return None
         edited, now = before.observed_generation != found.metadata.generation, self._services.clock()

@@ -70,14 +70,17 @@ class OarlockPools:
         deleted, self._deleted = self._deleted, set()
         return deleted - self.items.keys()
 
-    async def create(self, name: str, spec: dict[str, Any]) -> None:
+    async def create(self, name: str, spec: dict[str, Any]) -> str:
+        """Make the object of a pool; return its UID. Raises Conflict where it exists."""
         body = {
             "apiVersion": f"{resources.GROUP}/{resources.VERSION}",
             "kind": "OarlockPool",
             "metadata": {"name": name, "labels": {resources.INSTALLATION: self.installation}},
             "spec": spec,
         }
-        self._watch.put(await self._api.create(PATH, body, resources.OarlockPool))
+        made = await self._api.create(PATH, body, resources.OarlockPool)
+        self._watch.put(made)
+        return made.metadata.uid
 
     async def write_spec(self, found: resources.OarlockPool, patch: dict[str, Any]) -> None:
         """Change these fields of the spec. Raises Conflict where the object has changed since."""

@@ -56,7 +56,7 @@ LOSSY = ("bf16", "powersgd", "dgc")
 CANDIDATES = (DENSE, SERVERS, *LOSSY)
 """Dense allreduce, parameter servers and the compressions to choose from, the most exact first."""
 WARM_UP = 3
-MEASURED = 10
+MEASURED = 8
 """Half of them make their exchange after the backward pass."""
 ENOUGH_S = 1.0
 """So much waiting for gradients tells enough of a slow link: no more dense steps are made only to measure them."""
