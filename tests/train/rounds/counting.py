@@ -119,3 +119,23 @@ def stands_still(made: gang.Gang, names: Sequence[str]) -> None:
         if steps != before:
             before, since = steps, time.monotonic()
         time.sleep(0.02)
+
+
+def change_every_20_steps(made: gang.Gang, changes: int) -> None:
+    """Train with three members, of which one leaves or a new one comes after every 20 steps. No step is repeated."""
+    names = ["a", "b", "c"]
+    made.start(names)
+    made.wait(lambda: all(map(made.ready, names)))
+    for number in range(changes):
+        made.wait(lambda number=number: any(reached(made, name) >= 20 * number for name in names))
+        if number % 2:
+            fresh = f"n{number}"
+            made.begin(fresh)
+            made.wait(lambda fresh=fresh: made.ready(fresh))
+            names.insert(number % 3, fresh)
+            made.round(names)
+        else:
+            left = names.pop(number % 3)
+            made.round(names, tell=[*names, left])
+        made.wait(lambda: all(made.rounds(name)[-1:] == [made.number] for name in names))
+    end(made, names, losses=0)

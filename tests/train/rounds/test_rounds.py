@@ -51,22 +51,7 @@ def test_survivors_go_on_and_newcomers_join(counting: gang.Gang, kills: int) -> 
 @pytest.mark.parametrize("changes", [4, pytest.param(50, marks=pytest.mark.long)])
 def test_another_membership_every_20_steps(counting: gang.Gang, changes: int) -> None:
     """Members leave and join in turn, and no step is repeated."""
-    names = ["a", "b", "c"]
-    counting.start(names)
-    counting.wait(lambda: all(map(counting.ready, names)))
-    for number in range(changes):
-        counting.wait(lambda number=number: any(counts.reached(counting, name) >= 20 * number for name in names))
-        if number % 2:
-            fresh = f"n{number}"
-            counting.begin(fresh)
-            counting.wait(lambda fresh=fresh: counting.ready(fresh))
-            names.insert(number % 3, fresh)
-            counting.round(names)
-        else:
-            left = names.pop(number % 3)
-            counting.round(names, tell=[*names, left])
-        counting.wait(lambda: all(counting.rounds(name)[-1:] == [counting.number] for name in names))
-    counts.end(counting, names, losses=0)
+    counts.change_every_20_steps(counting, changes)
 
 
 def test_a_member_leaves_without_a_loss(counting: gang.Gang) -> None:

@@ -251,23 +251,8 @@ def test_a_worker_is_killed_at_each_place_of_a_step(tmp_path: Path, least: int) 
 @pytest.mark.parametrize("changes", [4, pytest.param(50, marks=pytest.mark.long)])
 def test_another_membership_every_20_steps(tmp_path: Path, changes: int) -> None:
     """Members leave and join in turn, and no step is repeated."""
-    names = ["a", "b", "c"]
     with counting(tmp_path, 2, 0.002) as made:
-        made.start(names)
-        made.wait(lambda: all(map(made.ready, names)))
-        for number in range(changes):
-            made.wait(lambda number=number: any(counts.reached(made, name) >= 20 * number for name in names))
-            if number % 2:
-                fresh = f"n{number}"
-                made.begin(fresh)
-                made.wait(lambda fresh=fresh: made.ready(fresh))
-                names.insert(number % 3, fresh)
-                made.round(names)
-            else:
-                left = names.pop(number % 3)
-                made.round(names, tell=[*names, left])
-            made.wait(lambda: all(made.rounds(name)[-1:] == [made.number] for name in names))
-        counts.end(made, names, losses=0)
+        counts.change_every_20_steps(made, changes)
 
 
 def test_one_that_trains_alone_takes_others_in(tmp_path: Path) -> None:
