@@ -403,12 +403,12 @@ def _under_job_file(compression: torch.dtype | None) -> dict[str, Any]:
     kind, name = told.get("kind", "auto"), told.get("compression")
     if kind not in ("auto", "allreduce"):
         raise errors.StateError(
-            f"the job file asks for strategy {kind}, and a script with hvd.DistributedOptimizer knows allreduce alone: "
+            f"the job file asks for strategy {kind}, and hvd.DistributedOptimizer supports only allreduce: "
             "leave it out, or use train.data_parallel(model, optimizer) in the script"
         )
     if name not in (None, "none", *choices.WIRES):
         raise errors.StateError(
-            f"the job file asks for compression {name}, and a script with hvd.DistributedOptimizer knows none, fp16 "
+            f"the job file asks for compression {name}, and hvd.DistributedOptimizer supports only none, fp16 "
             "and bf16: name one of these, or use train.data_parallel(model, optimizer) in the script"
         )
     wire = compression if name is None else choices.WIRES.get(name)

@@ -1,4 +1,4 @@
-"""How long this process waits for another one: that is started anew, or that takes part in its round."""
+"""How long this process waits for another process to restart, or to join its round."""
 
 from __future__ import annotations
 

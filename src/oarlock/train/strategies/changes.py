@@ -48,6 +48,10 @@ class Changes:
         self._hooks.clear()
         self._marked = False
 
+    def forget(self) -> None:
+        """Forget all gradients, until a backward pass makes them anew."""
+        self._marks, self._marked = [None] * len(self._parameters), False
+
     @property
     def found(self) -> bool:
         """Whether a gradient has changed since it was remembered."""
@@ -73,6 +77,7 @@ class FirstSteps:
             )
         self._left -= 1
         if not found and self._left >= 0:
+            self._changes.forget()  # the next pass may not reach every parameter
             return False
         self._changes.stop()
         return True

@@ -84,6 +84,7 @@ class Shard:
             self.clocks, self._gone = dict.fromkeys(range(workers), 0), set()
             self._failed, self._error = "", frames.RoundOver
             self._pending.clear()
+            self._whole = {}
             self._skips = skips.Skips()
             self._expected = set(self.clocks) if time.monotonic() < self._expected_until else set()
             self._showing = showing.of(self.opening, self.device, workers)

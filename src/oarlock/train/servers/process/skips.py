@@ -29,11 +29,11 @@ class Skips:
             raise frames.Refused(f"{skipped!r} is not a number of steps")
         self._told[rank] = version, skipped, steps
         alike = [(each, told[1:]) for each, told in self._told.items() if told[0] == version]
-        updating = [(count, each) for each, (count, makes) in alike if makes]
-        for count, each in updating:
-            for other, (passed_over, makes) in alike:
-                if passed_over > count or (makes and passed_over < count):
-                    return _why(*((other, each) if passed_over > count else (each, other)))
+        for other, (count, makes) in alike:
+            if makes and skipped > count:
+                return _why(rank, other)
+            if steps and count > skipped:
+                return _why(other, rank)
         return ""
 
     def forget(self, rank: int) -> None:

@@ -46,7 +46,7 @@ class Kind(enum.IntEnum):
     GIVE = 19  # body: this worker's state, for the successor of another one
     LEAVE = 20  # this worker is taken away; the answer tells its last step
     COMMIT = 21  # make the update whose gradients are on all servers; body of the answer: the weights after it
-    SKIP = 22  # this worker makes no update in this step
+    SKIP = 22  # this worker did not call optimizer.step() in this step
 
 
 class Refused(Exception):
