@@ -37,8 +37,6 @@ from oarlock.spec.reconciling import observations
 pytestmark = apiserver.needed
 
 FAILPOINT = "kubernetes.before_write"
-OF_START = 4
-"""Writes of a server that starts: it lets a pod try whether pods reach the server."""
 JOB = [
     "run",
     "--detach",
@@ -82,6 +80,7 @@ class FaultShell(pods.PodShell):
         self.doubled: set[str] = set()  # what was seen that must never be
         self.seen: dict[str, Life] = {}  # the pods by UID
         self.late = stalls.Stalls()
+        self._counts = folder / "writes-count"
         self._looking: asyncio.Task[None] | None = None
 
     async def _open(self) -> None:
@@ -97,13 +96,22 @@ class FaultShell(pods.PodShell):
     def outlives_a_kill(self, name: str, *, before: int) -> None:
         """Kill the server before a write of the job's launch. The next one completes the gang."""
         self.do("down")
-        self.start_server(f"{FAILPOINT}:{OF_START + before}")
+        self.start_server(self.at_write(before, "kill"))
         pid = self.server_pid()
+        self.count_writes()
         self.begin(name)
         self.until(lambda: self.is_dead(pid), "the server is dead")
         self.start_server()
         self.is_whole(name)
         assert self.starts(name) == 2, "each task was started once"
+
+    def at_write(self, number: int, action: str) -> str:
+        """Return the failpoint before this write behind the next `count_writes`: a server that starts writes, too."""
+        self._counts.unlink(missing_ok=True)
+        return f"{FAILPOINT}:{number}:{action}:{self._counts}"
+
+    def count_writes(self) -> None:
+        self._counts.touch()
 
     async def add_nodes(self) -> None:
         await self.cluster.add("n1", cpu="4")
@@ -502,8 +510,9 @@ def test_a_node_is_deleted(shell: FaultShell) -> None:
 def test_the_server_is_stopped_in_a_launch_and_goes_on_later(shell: FaultShell) -> None:
     """Its job was canceled meanwhile: what it made before is removed, and nothing more is bound."""
     shell.do("down")
-    shell.start_server(f"{FAILPOINT}:{OF_START + 4}:stop")
+    shell.start_server(shell.at_write(4, "stop"))
     pid = shell.server_pid()
+    shell.count_writes()
     shell.begin("paused", "sleep 600")
     shell.until(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T", "it is stopped")
     assert len(shell.pods()) == 2
