@@ -124,7 +124,7 @@ class Face:
         self._left: set[tuple[str, str]] = set()  # namespaces and reasons that were told
         self._again: dict[str, tuple[float, float]] = {}  # by UID: when it is tried again, and the pause
         self._due: list[tuple[float, str]] = []  # a heap of these times
-        self._telling = telling.Telling(services.store, objects)
+        self._telling = telling.Telling(services, objects)
         self._bell = asyncio.Event()
         objects.listen(self._touch)
 
@@ -208,10 +208,7 @@ class Face:
             found = await self._services.store.read(functools.partial(_with_uids, after=told, end=end))
             for record, uid in found:
                 told = record.seq
-                try:
-                    self._telling.note(record, uid if uid in self._objects.items else None)
-                except Exception as error:  # noqa: BLE001 - the line would stop each of the next leaders, too
-                    self._services.report("resource_failed", {"uid": uid, "error": error})
+                self._telling.note(record, uid if uid in self._objects.items else None)
         return end
 
     def _touch(self, uid: str) -> None:

@@ -5,6 +5,7 @@
 
 The next leader, or this server after a restart, begins at the cursor: so it tells the lines that nothing has told, as
 those of a job that ended while no server looked at the cluster. The last ones may be written twice, under one name.
+A line that cannot be told is reported and passed over: it must not stop each of the next leaders.
 Events tell a story, and the status the state: where the cluster is much slower than the log, some are left out.
 """
 
@@ -16,6 +17,7 @@ import functools
 import structlog
 
 from oarlock.api.customresources import clusterobjects, translation
+from oarlock.api.services import provided
 from oarlock.spec import errors, events, resources
 from oarlock.store import stores
 
@@ -30,8 +32,9 @@ _log = structlog.get_logger(__name__)
 class Telling:
     """Belongs to one event loop."""
 
-    def __init__(self, store: stores.Store, objects: clusterobjects.Objects) -> None:
-        self._store = store
+    def __init__(self, services: provided.Services, objects: clusterobjects.Objects) -> None:
+        self._store = services.store
+        self._report = services.report
         self._objects = objects
         self._untold: asyncio.Queue[tuple[str, resources.Event]] = asyncio.Queue(MOST_UNTOLD)
         self._noted = self._told = self._kept = 0  # places in the log
@@ -49,10 +52,14 @@ class Telling:
 
     def note(self, record: events.Record, uid: str | None) -> None:
         """Take the next line of the log. `uid` is that of the object of its job; None for one without."""
-        event = translation.event(record) if uid is not None else None
+        self._noted = record.seq
+        try:
+            event = translation.event(record) if uid is not None else None
+        except Exception as error:  # noqa: BLE001 - it is reported
+            self._report("resource_failed", {"uid": uid, "error": error})
+            return
         if uid is not None and event is not None and not self._untold.full():
             self._untold.put_nowait((uid, event))
-        self._noted = record.seq
 
     def skip(self, seq: int) -> None:
         """Leave out the lines up to this one."""
@@ -74,6 +81,8 @@ class Telling:
                     await self._objects.tell(found, event)
                 except errors.OarlockError as error:
                     _log.warning("resources.event_not_written", name=found.metadata.name, error=str(error))
+                except Exception as error:  # noqa: BLE001 - it is reported
+                    self._report("resource_failed", {"uid": uid, "error": error})
             self._told, self._writing = event.number, False
 
     async def _keep(self) -> None:
