@@ -74,8 +74,9 @@ def apart(draft: drafts.Draft) -> None:
         whole = (msgspec.structs.replace(job.holdings[0], amount=job.gang.asks[0].amount, attempt=0),)
         with space.trial():
             space.give_back(job.holdings)
-            claims = whole if space.holds(whole, job.gang.constraints) else placing.place(job.gang, space, job.size)
-        if claims is not None and not heldtypes.is_slower(draft, job, claims):
+            stays = space.holds(whole, job.gang.constraints)
+        claims = whole if stays else heldtypes.place(draft, job, job.size)
+        if claims is not None:
             draft.move(job, claims, "a GPU is free for it alone")
 
 
