@@ -56,9 +56,11 @@ async def test_a_log_is_followed_until_the_reader_scrolls(shell: shells.Shell, b
     left = places.read(Path(shell.env["OARLOCK_HOME"]))
     assert left is not None
     os.kill(left.pid, signal.SIGKILL)
-    await page.wait_for_selector("#connection:has-text('reconnecting')")
+    for bar in ("#connection", "#log-connection"):
+        await page.wait_for_selector(f"{bar}:has-text('reconnecting')")
     shell.do("up", "--detach", "--port", browser.url.rpartition(":")[2])
-    await page.wait_for_selector("#connection", state="hidden")
+    for bar in ("#connection", "#log-connection"):
+        await page.wait_for_selector(bar, state="hidden")
     last = int((await page.evaluate(SEEN))[-1].split()[-1])
     await page.wait_for_selector(f"#lines li:has-text('line {last + 10}')", state="attached")
     shell.do("cancel", job)

@@ -98,7 +98,8 @@ async def test_a_reader_who_scrolls_does_not_hurry_a_server_that_fails(chromium:
     async with printing(chromium, tmp_path, 3000) as one:
         await one.page.route("**/log/lines**", lambda route: route.fulfill(status=502))
         await one.leave(0)
-        await one.page.locator("#connection").filter(has_text="reconnecting").wait_for()
+        await one.page.locator("#log-connection").filter(has_text="reconnecting").wait_for()
+        assert await one.page.locator("#connection").is_hidden(), "the rest of the page is up to date"
         one.asked.clear()
         before = await one.page.evaluate("performance.now()")
         for _ in range(60):

@@ -5,7 +5,7 @@
 "use strict";
 (() => {
   const box = document.getElementById("log");
-  const bar = document.getElementById("connection");
+  const bar = document.getElementById("log-connection");
   const button = document.getElementById("follow");
   if (!box) return;
   const MOST = 5000;
