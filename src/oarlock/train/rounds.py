@@ -25,7 +25,6 @@ import contextlib
 import datetime as dt
 import json
 import socket
-import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -33,7 +32,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from oarlock.train import errors
+from oarlock.train import errors, silence
 
 ELASTIC = "OARLOCK_ELASTIC"
 JOINS = "OARLOCK_JOINS"
@@ -43,8 +42,6 @@ BROKEN_S = 1.0
 """An exchange that goes on for one to two times so long after a connection broke was forgotten by gloo."""
 SILENT_S = 20.0
 """The time after which a connection without any acknowledgement counts as broken."""
-UNANSWERED = 6
-"""The sendings of the same bytes that must have failed by then. An idle connection also has no acknowledgements."""
 TELL_S = 2.0
 """The wait for the next round before the loss is told to the server: it may have seen the death of a process."""
 MEET_S = 60.0
@@ -311,12 +308,8 @@ def _probe(descriptor: int, name: str, *, gives_up: bool = False) -> None:
 
 
 def _is_silent(descriptor: int, name: str) -> bool:
-    """Return whether bytes are under way for long, and nothing was acknowledged (`struct tcp_info` of linux/tcp.h)."""
     with _borrowed(descriptor, name) as connected:
-        told = b"" if connected is None else connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 60)
-        if len(told) == 60:
-            sent_again, unacknowledged, acknowledged_ms = struct.unpack("=2xB21xI28xI", told)
-            return unacknowledged > 0 and sent_again >= UNANSWERED and acknowledged_ms > SILENT_S * 1000
+        return connected is not None and silence.is_silent(connected, SILENT_S)
     return False
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import threading
@@ -20,10 +21,12 @@ from tests.train.servers import farm, test_server_deaths
 from torch import nn
 
 from oarlock import train
+from oarlock.train import silence
 from oarlock.train.servers import addresses
 from oarlock.train.servers.wire import frames, transport
 
 SOON_S = 1.5
+FEW = 2
 STEPS = 30
 
 
@@ -50,6 +53,7 @@ def test_a_host_that_vanished_is_noticed_while_bytes_are_on_their_way(
 ) -> None:
     """The kernel alone would send them again for 15 minutes, and probe an idle connection only."""
     monkeypatch.setattr(transport, "SILENT_S", SOON_S)
+    monkeypatch.setattr(silence, "UNANSWERED", FEW)
     near, far = machines
     listener = there(far, lambda: socket.create_server((far.address, 0)))
     near_end = transport.Tcp(there(near, lambda: socket.create_connection(listener.getsockname()[:2])))
@@ -73,16 +77,33 @@ def test_a_host_that_vanished_is_noticed_while_bytes_are_on_their_way(
             listener.close()
 
 
+def test_a_peer_that_reads_nothing_is_no_host_that_vanished(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have been stopped: its kernel acknowledges, and takes no more than its buffer holds."""
+    monkeypatch.setattr(transport, "SILENT_S", SOON_S)
+    monkeypatch.setattr(silence, "UNANSWERED", FEW)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        near_end = transport.Tcp(socket.create_connection(listener.getsockname()))
+        far_end = transport.Tcp(listener.accept()[0])
+    body = memoryview(bytearray(64 << 20))
+    with contextlib.closing(near_end), contextlib.closing(far_end), futures.ThreadPoolExecutor(1) as pool:
+        sent = pool.submit(near_end.send, frames.Kind.STEP, {}, [body])
+        time.sleep(4 * SOON_S)
+        assert not sent.done(), "the peer has read nothing"
+        assert far_end.head().body_bytes == body.nbytes
+        far_end.body([body])
+        sent.result(timeout=60)
+
+
 def serve_there(machine: links.Machine, environ: dict[str, str], log: Path) -> None:
     miniature.enter(machine)
-    transport.SILENT_S = SOON_S
+    transport.SILENT_S, silence.UNANSWERED = SOON_S, FEW
     test_server_deaths.serve(environ, log)
 
 
 def learn(folder: Path, where: tuple[links.Machine, ...] | None, ballast: int, settings: dict[str, Any]) -> None:
     if where is not None:
         miniature.enter(where[int(os.environ["RANK"])])
-        transport.SILENT_S = SOON_S
+        transport.SILENT_S, silence.UNANSWERED = SOON_S, FEW
     world = train.init()
     model = nn.ModuleDict({"net": test_server_deaths.net(), "ballast": nn.Linear(ballast, 1).double()})
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)

@@ -212,8 +212,10 @@ class WholeGradient(Exchanging):
             with self.noticing():
                 try:
                     self._find_unreached(made)
-                finally:
-                    self.exchange()  # even after a loss: a compression keeps the gradients for later steps
+                except errors.PeersLost:
+                    self.exchange()  # it fails, too, and keeps the gradients for later steps
+                    raise
+                self.exchange()
             self.figures.exchanges += 1  # a lost one, too: its step is not repeated
             self.figures.failed += self.lost
         if not self.lost:

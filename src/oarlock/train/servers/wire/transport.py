@@ -9,19 +9,22 @@ from __future__ import annotations
 import contextlib
 import select
 import socket
+import struct
 import time
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from oarlock.train import silence
 from oarlock.train.servers.wire import frames
 
 _MOST_PIECES = 512  # the kernel takes at most 1,024 in one call
 _IDLE_S, _PROBE_S, _PROBES = 10, 5, 3
 SILENT_S = 25.0
-"""A host that vanished is noticed after so long, also while bytes are on their way to it, for which the kernel would
-wait 15 minutes. The kernel also gives up a peer that lives and reads nothing for so long, while more bytes wait for it
-than its buffer takes: each side here reads what it has asked for at once.
+"""A host that vanished is noticed after so long, also while bytes are on their way to it. A peer that lives may take as
+long as it likes to read them.
 """
+_LOOK_S = 1.0
+"""While it waits for the kernel, a connection looks so often whether the peer is silent."""
 
 
 class Connection(Protocol):
@@ -64,10 +67,11 @@ class Tcp:
         sock.settimeout(None)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        silent = ("TCP_USER_TIMEOUT", round(SILENT_S * 1000))
-        for name, value in (("TCP_KEEPIDLE", _IDLE_S), ("TCP_KEEPINTVL", _PROBE_S), ("TCP_KEEPCNT", _PROBES), silent):
+        for name, value in (("TCP_KEEPIDLE", _IDLE_S), ("TCP_KEEPINTVL", _PROBE_S), ("TCP_KEEPCNT", _PROBES)):
             if hasattr(socket, name):
                 sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        for name in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
+            sock.setsockopt(socket.SOL_SOCKET, name, struct.pack("ll", int(_LOOK_S), 0))
 
     def limit(self, seconds: float | None) -> None:
         """Give all that follows so many seconds together; None: without a limit."""
@@ -76,21 +80,14 @@ class Tcp:
             self._socket.settimeout(None)
 
     def send(self, kind: frames.Kind, fields: dict[str, Any], body: Sequence[memoryview] = ()) -> None:
-        pieces = [memoryview(frames.packed(kind, fields, sum(each.nbytes for each in body))), *body]
-        pieces.reverse()
-        while pieces:
-            sent = self._socket.sendmsg(pieces[: -_MOST_PIECES - 1 : -1])
-            while pieces and sent >= pieces[-1].nbytes:
-                sent -= pieces.pop().nbytes
-            if sent:
-                pieces[-1] = pieces[-1][sent:]
+        self._send([memoryview(frames.packed(kind, fields, sum(each.nbytes for each in body))), *body])
 
     def shares(self, body_bytes: int) -> bool:
         return False
 
     def announce(self, kind: frames.Kind, fields: dict[str, Any], body_bytes: int) -> None:
         """Send a frame whose body lies in shared memory."""
-        self._socket.sendall(frames.packed(kind, fields, body_bytes, shared=True))
+        self._send([memoryview(frames.packed(kind, fields, body_bytes, shared=True))])
 
     def head(self, most_json_bytes: int = frames.MOST_JSON_BYTES, *, shared_bytes: int = 0) -> frames.Head:
         head = bytearray(frames.HEAD.size)
@@ -111,13 +108,13 @@ class Tcp:
             return True  # closed here: receiving says so
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
-        return bool(poll.poll(within_s * 1000))
+        return bool(poll.poll(within_s * 1000)) or self._is_silent()
 
     def is_broken(self) -> bool:
         try:
             return not self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except BlockingIOError:
-            return False
+            return self._is_silent()
         except OSError:
             return True
 
@@ -131,7 +128,35 @@ class Tcp:
         while into.nbytes:
             if self._until is not None:
                 self._socket.settimeout(max(0.001, self._until - time.monotonic()))
-            count = self._socket.recv_into(into, into.nbytes, socket.MSG_WAITALL)
+            try:
+                count = self._socket.recv_into(into, into.nbytes, socket.MSG_WAITALL)
+            except BlockingIOError:  # after _LOOK_S
+                self._check_silence()
+                continue
             if not count:
                 raise ConnectionResetError("Connection closed by peer")
             into = into[count:]
+
+    def _send(self, pieces: list[memoryview]) -> None:
+        pieces.reverse()
+        while pieces:
+            try:
+                sent = self._socket.sendmsg(pieces[: -_MOST_PIECES - 1 : -1])
+            except BlockingIOError:  # after _LOOK_S
+                self._check_silence()
+                continue
+            while pieces and sent >= pieces[-1].nbytes:
+                sent -= pieces.pop().nbytes
+            if sent:
+                pieces[-1] = pieces[-1][sent:]
+
+    def _check_silence(self) -> None:
+        """Raise TimeoutError where the peer's host has vanished."""
+        if self._is_silent():
+            raise TimeoutError(f"Connection timed out: nothing was acknowledged for {SILENT_S:.0f} s")
+
+    def _is_silent(self) -> bool:
+        try:
+            return silence.is_silent(self._socket, SILENT_S)
+        except OSError:
+            return False  # closed here: sending and receiving say so
