@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os.path
 import signal
 import threading
 from collections.abc import Mapping
+from pathlib import Path
 
 from oarlock.spec.process import failpoints
 
@@ -26,7 +26,7 @@ def arm(environ: Mapping[str, str]) -> None:
 
     def end() -> None:
         nonlocal left
-        if counts and not os.path.exists(counts):
+        if counts and not Path(counts).exists():
             return
         left -= 1
         if left == 0:
