@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import cast
 
 import pytest
+import structlog
 from tests.api import rig as rigs
 from tests.api.customresources.desks import PATIENCE_S, Desk, is_true
 
-from oarlock.api.customresources import telling
+from oarlock.api.customresources import clusterobjects, telling, translation
+from oarlock.backends.kubernetes import oarlockjobs
+from oarlock.spec import events, resources
 from oarlock.store import stores
 
 
@@ -75,3 +79,88 @@ async def test_the_next_leader_tells_what_happened_before_it(
     told = desk.cluster.told
     assert {name: told[name] for name in before} == before
     assert len({(one["reason"], one["message"]) for one in told.values()}) == len(told), "each is there once"
+
+
+@pytest.mark.parametrize("of", ["made", "written"])
+async def test_an_event_that_fails_is_reported_and_passed_over(
+    rig: rigs.Rig, monkeypatch: pytest.MonkeyPatch, of: str
+) -> None:
+    """The lines after it are told, and no later leader meets it again."""
+    desk = Desk(rig)
+    monkeypatch.setattr(telling, "KEEP_EVERY_S", 0.02)
+    make, write = translation.event, oarlockjobs.OarlockJobs.tell
+
+    def made(record: events.Record) -> resources.Event | None:
+        if record.kind == "phase" and record.data["to"] == "PROCESSING":
+            raise KeyError("from")
+        return make(record)
+
+    async def written(self: oarlockjobs.OarlockJobs, found: resources.OarlockJob, event: resources.Event) -> None:
+        if event.reason == "Processing":
+            raise TypeError("not a text")
+        await write(self, found, event)
+
+    if of == "made":
+        monkeypatch.setattr(translation, "event", made)
+    else:
+        monkeypatch.setattr(oarlockjobs.OarlockJobs, "tell", written)
+    async with desk.serving():
+        uid = await desk.apply(desk.ann, "train")
+        await desk.until(desk.ann, "train", is_true("Admitted"))
+        job = await desk.rig.launch(await desk.job("train"))
+        await desk.rig.end(job.id, code=1)
+        await until_told(desk, "Failed")
+        await until_kept(desk)
+        ((what, facts),) = rig.reports
+        rig.reports.clear()
+    assert (what, facts["uid"], type(facts["error"])) == (
+        "resource_failed",
+        uid,
+        KeyError if of == "made" else TypeError,
+    )
+    assert "Processing" not in {one["reason"] for one in desk.cluster.told.values()}
+    async with desk.serving():
+        await desk.apply(desk.ann, "next")
+        await desk.until(desk.ann, "next", is_true("Admitted"))
+        await until_kept(desk)
+    assert not rig.reports
+
+
+class SlowObjects:
+    """The part of `clusterobjects.Objects` that writes Events: once it may."""
+
+    def __init__(self, uid: str) -> None:
+        self.items = {uid: resources.OarlockJob(metadata=resources.Meta(name="train", uid=uid))}
+        self.may = asyncio.Event()
+        self.told: asyncio.Queue[int] = asyncio.Queue()
+
+    async def tell(self, found: resources.OarlockJob, event: resources.Event) -> None:
+        await self.may.wait()
+        self.told.put_nowait(event.number)
+
+
+async def test_the_log_says_how_many_events_were_left_out(rig: rigs.Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(telling, "MOST_UNTOLD", 2)
+    slow = SlowObjects("u-1")
+    one = telling.Telling(rig.services, cast(clusterobjects.Objects, slow))
+    await one.begin(0)
+
+    def note(numbers: range) -> None:
+        for seq in numbers:
+            phase = {"from": "QUEUED", "to": "DEPLOYING"}
+            one.note(events.Record(seq=seq, at=0.0, job="j-1", kind="phase", version=seq, data=phase), "u-1")
+
+    with structlog.testing.capture_logs() as logged:
+        note(range(1, 6))
+        running = asyncio.create_task(one.run())
+        slow.may.set()
+        told = [await slow.told.get() for _ in range(2)]
+        note(range(6, 8))
+        told += [await slow.told.get() for _ in range(2)]
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    assert told == [1, 2, 6, 7]
+    assert [(line["event"], line.get("count")) for line in logged] == [
+        ("resources.events_left_out", None),
+        ("resources.events_were_left_out", 3),
+    ]

@@ -6,7 +6,8 @@
 The next leader, or this server after a restart, begins at the cursor: so it tells the lines that nothing has told, as
 those of a job that ended while no server looked at the cluster. The last ones may be written twice, under one name.
 A line that cannot be told is reported and passed over: it must not stop each of the next leaders.
-Events tell a story, and the status the state: where the cluster is much slower than the log, some are left out.
+Events tell a story, and the status the state: where the cluster is much slower than the log, some are left out. The
+server's log says so, and how many they were once all others are written.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ class Telling:
         self._untold: asyncio.Queue[tuple[str, resources.Event]] = asyncio.Queue(MOST_UNTOLD)
         self._noted = self._told = self._kept = 0  # places in the log
         self._writing = False
+        self._left_out = 0  # Events, since the queue was full
 
     async def begin(self, end: int) -> int:
         """Forget what waits, and return the place in the log up to which Events were told; `end` is the log's end."""
@@ -48,6 +50,7 @@ class Telling:
         self._noted = self._told = at
         self._kept = at if kept is not None else -1
         self._writing = False
+        self._left_out = 0
         return at
 
     def note(self, record: events.Record, uid: str | None) -> None:
@@ -58,8 +61,17 @@ class Telling:
         except Exception as error:  # noqa: BLE001 - it is reported
             self._report("resource_failed", {"uid": uid, "error": error})
             return
-        if uid is not None and event is not None and not self._untold.full():
+        if uid is None or event is None:
+            return
+        if self._untold.full():
+            self._leave_out()
+        else:
             self._untold.put_nowait((uid, event))
+
+    def _leave_out(self) -> None:
+        if not self._left_out:
+            _log.warning("resources.events_left_out", waiting=self._untold.qsize())
+        self._left_out += 1
 
     def skip(self, seq: int) -> None:
         """Leave out the lines up to this one."""
@@ -84,6 +96,9 @@ class Telling:
                 except Exception as error:  # noqa: BLE001 - it is reported
                     self._report("resource_failed", {"uid": uid, "error": error})
             self._told, self._writing = event.number, False
+            if self._left_out and self._untold.empty():
+                _log.warning("resources.events_were_left_out", count=self._left_out)
+                self._left_out = 0
 
     async def _keep(self) -> None:
         while True:
