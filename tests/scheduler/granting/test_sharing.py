@@ -83,6 +83,20 @@ def test_two_gangs_part_where_a_device_is_free(lines: str, guest: bool, started:
     assert draft.restless, "measurements may tell that they should part"
 
 
+def test_a_gang_passes_over_a_slower_free_device_for_one_of_its_own_type() -> None:
+    """A gang of low priority is offered the oldest free type first."""
+    types = {"a": "h100", "old": "v100", "same": "h100"}
+    typed = "".join(f"node {name} gpus=1:{kind} gpu_memory=80Gi\n" for name, kind in types.items())
+    low = ONE_GPU.partition("node")[0] + typed + HOST.replace("on=a", "on=a priority=10")
+    of, other = drafted.cluster(low), drafted.cluster(low.replace("host", "guest").replace("started=0", "started=9999"))
+    halved(of, "host")
+    halved(other, "guest")
+    of.running |= other.running
+    draft = drafted.draft(of)
+    sharing.apart(draft)
+    assert {job: drafted.places(move.to) for job, move in draft.moves.items()} == {"host": ["same[0]"]}
+
+
 @pytest.mark.parametrize("other", ["has a whole device", "has just started on a half"])
 def test_a_gang_gets_its_device_back_though_a_gang_before_it_stays(other: str) -> None:
     half = other == "has just started on a half"
