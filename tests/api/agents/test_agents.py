@@ -52,6 +52,19 @@ async def test_the_last_to_register_opens_the_barrier_for_all(rig: rigs.Rig) -> 
     assert last["orders"]["round"] == 1
 
 
+async def test_a_server_that_is_behind_ends_no_task(rig: rigs.Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has read the job before another server began the attempt, and has not read the log since."""
+    job = await rig.submit(roles={"worker": {"count": 1, "cpus": 0.1}})
+    monkeypatch.setattr(rig.wakes, "touched", lambda job: None)
+    before = await rig.wakes.job(job.id)
+    assert before is not None
+    assert before.live is None
+    key = rigs.key_of(await rig.launch(job))
+    assert await rig.wakes.job(job.id) is before
+    async with rig.as_task(key) as http:
+        assert (await http.get("/agent/v1/orders", params={"wait": 0})).status_code == 200
+
+
 async def test_no_agent_of_an_earlier_life_is_heard(rig: rigs.Rig) -> None:
     job = await gang(rig, 1)
     key = rigs.key_of(job)

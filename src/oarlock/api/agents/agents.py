@@ -165,8 +165,11 @@ async def blob(call: routes.Call) -> responses.FileResponse:
 
 
 async def present(call: routes.Call) -> jobs.Job:
-    """Return the task's job as of a moment ago. Raises StaleTask where the task is not in the live attempt."""
-    job = await call.services.wakes.job(call.task.job)
+    """Return the task's job as of a moment ago. Raises StaleTask where the task is not in the live attempt now."""
+    wakes = call.services.wakes
+    job = await wakes.job(call.task.job)
+    if job is None or inbox.task_of(job, call.task) is None:
+        job = await wakes.job_after(call.task.job, job)  # its agent ends for good
     if job is None or inbox.task_of(job, call.task) is None:
         raise inbox.stale(call.task)
     return job

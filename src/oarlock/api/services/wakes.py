@@ -5,7 +5,8 @@ the log once for all polls. A wake is a hint: a woken poll reads the store again
 own time-out.
 
 A job that was read is kept for later requests, for `KEPT_S` or until the log names it. Registrations and checkpoints
-must not rely on a stale job, so their transactions check it again; the other requests only use the task's own key.
+must not rely on a stale job, so their transactions check it again; the other requests only use the task's own key. A
+task that the kept job lacks may be newer than it, as where another server leads: the job is read again (`job_after`).
 """
 
 from __future__ import annotations
@@ -116,6 +117,13 @@ class Wakes:
             kept = self._kept[job_id] = Kept(reading, self._clock())
             reading.add_done_callback(lambda done: self._forget_failed(job_id, done))
         return await asyncio.shield(kept.reading)
+
+    async def job_after(self, job_id: str, known: jobs.Job | None) -> jobs.Job | None:
+        """Return the job from a later reading than that of `known`."""
+        kept = self._kept.get(job_id)
+        if kept is not None and kept.reading.done() and kept.reading.result() is known:
+            del self._kept[job_id]
+        return await self.job(job_id)
 
     @contextlib.contextmanager
     def listening(self, job_id: str = _EVERYTHING) -> Iterator[Ear]:
