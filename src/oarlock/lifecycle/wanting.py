@@ -183,12 +183,15 @@ def _kills(
     seen: dict[attempts.TaskKey, observations.Observed],
     now: float,
 ) -> Iterator[actions.Action]:
+    """Yield the tasks to end by force. One that is gone may be there again: a server that did not know yet that it no
+    longer leads has made it once more.
+    """
     overdue = tuple(
         task
         for task in live.tasks
         if (one := seen.get(task.key(job.id, live.number))) is not None
         and one.state is not State.GONE
-        and (one.state is State.ENDED or _due(deadlines.kill(job, live, task), now))
+        and (task.gone or one.state is State.ENDED or _due(deadlines.kill(job, live, task), now))
     )
     if overdue:
         yield actions.Kill(attempt=live.number, tasks=overdue, reason=live.stop_message or _why(overdue))
