@@ -81,7 +81,7 @@ class Registration:
 
     def _register(self) -> dict[str, object]:
         """Register at the server, which may refuse; return the rendezvous if it exists already."""
-        free = ports.free(self._task.ports)
+        free = ports.free(self._task.ports, self._task.nproc)
         if self._task.ports and not free:
             raise helpercommand.Failed("port_taken", f"none of the held ports {self._task.ports} is free")
         body = {
