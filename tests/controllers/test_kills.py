@@ -21,6 +21,7 @@ from oarlock.backends import fake
 from oarlock.controllers import leadership
 from oarlock.spec import errors, phases
 from oarlock.spec.process import failpoints
+from oarlock.spec.reconciling import observations
 from oarlock.store import stores
 
 POINTS = [name for name in failpoints.NAMES if name.split(".")[0] in {"leading", "scheduling", "guardian"}]
@@ -276,6 +277,34 @@ async def test_a_stale_leader_does_not_kill_gangs_of_its_successor() -> None:
         with contextlib.suppress(errors.StaleEpoch):
             await old.guardian.tick()
     assert [key.attempt for key in plant.world.running()] == [2]
+    await plant.intend(job_id, "cancel")
+    await plant.until_rest()
+
+
+class Behind(fake.Fake):
+    """A server's view of the world from a time before it led, until it looks anew."""
+
+    renewed = False
+
+    async def renew(self) -> None:
+        self.renewed = True
+
+    async def observe(self) -> list[observations.Observed]:
+        return await super().observe() if self.renewed else []
+
+
+async def test_a_new_leader_whose_view_is_old_loses_no_task() -> None:
+    """A server that stood still, or whose watch hangs, knows nothing of the tasks that the last leader made."""
+    plant = Plant()
+    plant.behaviours["j-0001"] = RUNS
+    job_id = await plant.submit()
+    await plant.until_phase(job_id, Phase.PROCESSING)
+    plant.server = Server(plant, "server-2")
+    plant.server.guardian._backend = Behind(plant.world)
+    await plant.run_for(leadership.TTL_S + 5)
+    assert plant.server.leading.epoch is not None
+    job = await plant.job(job_id)
+    assert (job.phase, len(job.attempts), job.live.stop) == (Phase.PROCESSING, 1, None)
     await plant.intend(job_id, "cancel")
     await plant.until_rest()
 

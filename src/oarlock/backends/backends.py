@@ -108,6 +108,12 @@ class Backend(Protocol):
         """
         ...
 
+    async def renew(self) -> None:
+        """Return once `observe` knows each task that was made before this call, also by another server. Raises
+        Unavailable.
+        """
+        ...
+
     async def observe(self) -> list[observations.Observed]:
         """Return every task that this backend knows of, of any job, also those that ended, until they are discarded."""
         ...

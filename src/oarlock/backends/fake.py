@@ -272,6 +272,9 @@ class Fake:
             backends.check(still)
             self.world.make(task)
 
+    async def renew(self) -> None:
+        """Do nothing: each look is at the world as it is now."""
+
     async def observe(self) -> list[observations.Observed]:
         return [self.world.look(key) for key in self.world.known()]
 

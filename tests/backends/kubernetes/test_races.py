@@ -52,6 +52,27 @@ async def test_a_pod_of_a_list_that_failed_half_way_does_not_count() -> None:
         assert len(cluster.bound) == 1, "the whole node is free"
 
 
+async def test_a_watch_that_hangs_hides_no_pod_from_a_new_leader(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = inmemory.Cluster("n1")
+    async with opened(cluster) as made:
+        await made.observe()
+        await until(lambda: any("namespaces" in path for path, _ in cluster._watches))
+        cluster._watches.clear()
+        cluster.add(inmemory.bound_pod("j-of-another", "n1"))
+        assert await made.observe() == []
+        await made.renew()
+        assert [seen.key.job for seen in await made.observe()] == ["j-of-another"]
+
+        async def never(*_: object) -> AsyncIterator[None]:
+            await asyncio.Event().wait()
+            yield
+
+        monkeypatch.setattr(cluster, "pages", never)
+        monkeypatch.setattr(backend, "SYNC_S", 0.01)
+        with pytest.raises(errors.Unavailable, match="could not be read again"):
+            await made.renew()
+
+
 async def test_a_pod_that_arrives_after_its_attempt_was_discarded_is_observed() -> None:
     cluster = inmemory.Cluster("n1")
     async with opened(cluster) as made:

@@ -200,6 +200,13 @@ class KubernetesBackend:
         found = (await self._rendered(tasks(await self._projection.planned(job)))).gang
         return [*found.secrets, *found.pods.values()]
 
+    async def renew(self) -> None:
+        try:
+            async with asyncio.timeout(SYNC_S):
+                await self._own.renew()
+        except TimeoutError as error:
+            raise self._unread("read again") from error
+
     async def observe(self) -> list[observations.Observed]:
         await self._synced()
         found = {key: podstates.preempted(seen, self._preemptions.of(uid)) for key, (uid, seen) in self._gone.items()}
@@ -536,9 +543,12 @@ class KubernetesBackend:
                 await self._state.synced()
                 await self._own.synced.wait()
         except TimeoutError as error:
-            raise errors.Unavailable(
-                f"the cluster at {self._api.access.server} could not be read yet", hint="It is tried again."
-            ) from error
+            raise self._unread("read yet") from error
+
+    def _unread(self, what: str) -> errors.Unavailable:
+        return errors.Unavailable(
+            f"the cluster at {self._api.access.server} could not be {what}", hint="It is tried again."
+        )
 
     async def _all(self, work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
         """Do all of it, some at a time; raise the first error once all of them have ended."""

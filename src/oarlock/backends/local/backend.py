@@ -118,6 +118,9 @@ class LocalBackend:
             finally:
                 self._watch.changed()
 
+    async def renew(self) -> None:
+        """Do nothing: each look is at the directories as they are now."""
+
     async def observe(self) -> list[observations.Observed]:
         async with self._one_at_a_time:
             self._watch.looked()

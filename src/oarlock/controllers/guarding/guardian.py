@@ -4,6 +4,9 @@ In one tick it records the facts that the backend knows and the record does not 
 time has made true. Then, from the record alone, it kills, launches, releases and forgets tasks. Each side effect may be
 repeated and each record is checked against the stored job, so that the guardian may die between any two lines and be
 followed by another. A failed action is tried again later, for each job by itself.
+
+A task that was made and is not there any more is lost. So a new leader observes the backend anew before it believes
+that: its own view may be from a time before another leader made the task.
 """
 
 from __future__ import annotations
@@ -70,6 +73,7 @@ class Guardian:
         self._undelivered: dict[attempts.TaskKey, int] = {}
         self._looks: dict[str, _Look] = {}
         self._due: float | None = 0.0
+        self._renewed: int | None = None  # the epoch since whose beginning the backend was observed anew
 
     def wake_at(self) -> float | None:
         return self._due
@@ -81,6 +85,9 @@ class Guardian:
             self._due = None
             return
         await self._tell(self._launching.take(), epoch, now)
+        if self._renewed != epoch:
+            await self._backend.renew()
+            self._renewed = epoch
         seen = _by_job(await self._backend.observe())
         await self._roster.refresh()
         await self._reread(now)

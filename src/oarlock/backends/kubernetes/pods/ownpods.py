@@ -53,6 +53,7 @@ class OwnPods:
         self.synced = self._watch.synced
         self.run = self._watch.run
         self.put = self._watch.put
+        self.renew = self._watch.renew
 
     def pull(self, key: attempts.TaskKey) -> str:
         """Return why an image of the pod could not be pulled when that was last said."""
