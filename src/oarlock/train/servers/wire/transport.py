@@ -70,8 +70,8 @@ class Tcp:
         for name, value in (("TCP_KEEPIDLE", _IDLE_S), ("TCP_KEEPINTVL", _PROBE_S), ("TCP_KEEPCNT", _PROBES)):
             if hasattr(socket, name):
                 sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-        for name in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
-            sock.setsockopt(socket.SOL_SOCKET, name, struct.pack("ll", int(_LOOK_S), 0))
+        for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
+            sock.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", int(_LOOK_S), 0))
 
     def limit(self, seconds: float | None) -> None:
         """Give all that follows so many seconds together; None: without a limit."""
