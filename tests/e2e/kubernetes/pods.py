@@ -39,6 +39,9 @@ grace: 1s
 roles: {worker: {count: 2, cpus: 0.5, memory: 64Mi}}
 """
 
+TRIES = 60
+"""A kubelet gives no pod up where the API server is away, as one that starts again on a busy machine: two minutes."""
+
 _numbers = itertools.count(1)
 
 
@@ -76,7 +79,7 @@ class PodShell(shells.Shell):
         self.do("up", "--backend", "kubernetes", "--detach")
 
     async def _open(self) -> None:
-        self._api = client.Client(conftest.access(self.api_server))
+        self._api = client.Client(conftest.access(self.api_server), tries=TRIES)
         await self._api.create("/api/v1/namespaces", {"metadata": {"name": self.namespace}}, objects.Bare)
         await rights.grant(self._api, self.namespace)
         self.cluster = kubelet.RunningCluster(self._api, self.namespace, self.home.parent / "cluster")
