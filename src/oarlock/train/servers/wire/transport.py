@@ -70,8 +70,9 @@ class Tcp:
         for name, value in (("TCP_KEEPIDLE", _IDLE_S), ("TCP_KEEPINTVL", _PROBE_S), ("TCP_KEEPCNT", _PROBES)):
             if hasattr(socket, name):
                 sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        look = struct.pack("ll", *divmod(round(_LOOK_S * 1e6), 1_000_000))  # `struct timeval`
         for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
-            sock.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", int(_LOOK_S), 0))
+            sock.setsockopt(socket.SOL_SOCKET, option, look)
 
     def limit(self, seconds: float | None) -> None:
         """Give all that follows so many seconds together; None: without a limit."""
