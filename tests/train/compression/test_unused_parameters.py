@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ from tests.train import crew
 from torch import nn
 
 from oarlock import train
-from oarlock.train.strategies import dataparallel
+from oarlock.train import errors
+from oarlock.train.strategies import dataparallel, wholegradient
 
 APART = {"OARLOCK_SHARED_MEMORY": "0"}  # each rank is a node, as if on a host of its own
 WAYS: dict[str, Any] = {
@@ -78,3 +80,32 @@ def learn(way: str) -> None:
 @pytest.mark.parametrize("way", WAYS)
 def test_a_parameter_that_no_rank_reaches_stays_as_it_is(way: str, tmp_path: Path) -> None:
     assert crew.run(learn, way, folder=tmp_path, env=APART) == [0, 0], crew.output(tmp_path)
+
+
+class Failing(wholegradient.WholeGradient):
+    """A compression whose ranks cannot find the parameters that none reaches."""
+
+    outlives = True
+
+    def __init__(self, why: Exception) -> None:
+        super().__init__(unused_parameters=True)
+        self._why, self.exchanges = why, 0
+
+    def exchange(self) -> None:
+        self.exchanges += 1
+
+    def start_sum(self, flat: torch.Tensor) -> Any:
+        raise self._why
+
+
+@pytest.mark.parametrize(("why", "exchanges"), [(errors.PeersLost("gone"), 1), (RuntimeError("no memory"), 0)])
+def test_gradients_are_kept_back_for_the_loss_of_a_process_alone(why: Exception, exchanges: int) -> None:
+    """After another error the other ranks are not in the same exchange."""
+    failing = Failing(why)
+    failing.named = [("weight", nn.Parameter(torch.zeros(2)))]
+    failing.named[0][1].grad = torch.ones(2)
+    failing.pass_began()
+    failing.gradient_ready(0)
+    with pytest.raises(RuntimeError) if not exchanges else contextlib.nullcontext():
+        failing.pass_ended()
+    assert (failing.exchanges, failing.lost) == (exchanges, bool(exchanges))
