@@ -17,6 +17,7 @@ from oarlock import train
 from oarlock.train import errors
 from oarlock.train.servers.process import skips
 from oarlock.train.servers.wire import frames
+from oarlock.train.servers.workers import remotes
 from oarlock.train.strategies import automatic, choices, dataparallel
 
 STEPS = 12
@@ -108,6 +109,21 @@ def accumulating() -> None:
     torch.testing.assert_close(torch.tensor(served).double(), expected)
 
 
+def that_waits() -> None:
+    """The answer to a step without an update is waited for, and counts as waiting."""
+    heed = remotes.Remote.heed
+    strategy = train.ParameterServers()
+    measured = []
+
+    def heeding(server: remotes.Remote) -> None:
+        measured.append(strategy.figures.waiting._began is not None)
+        heed(server)
+
+    remotes.Remote.heed = heeding  # type: ignore[method-assign]
+    learn(STEPS, strategy, lambda step, rank: step % 3 == 0)
+    assert measured.count(True) == 2 * 2 * STEPS / 3, "two servers, and two of three steps"
+
+
 def with_a_scaler() -> None:
     model = nn.Linear(6, 3)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -117,7 +133,7 @@ def with_a_scaler() -> None:
     train.Session(model=model, optimizer=optimizer, scaler=torch.amp.GradScaler("cpu", enabled=False))
 
 
-@pytest.mark.parametrize("scenario", [accumulating, with_a_scaler])
+@pytest.mark.parametrize("scenario", [accumulating, that_waits, with_a_scaler])
 def test_two_workers(scenario: Callable[[], None], tmp_path: Path) -> None:
     with farm.running(2) as servers:
         codes = crew.run(scenario, folder=tmp_path, env=farm.variables(servers))

@@ -337,11 +337,12 @@ class ParameterServers(Strategy):
 
     def after_step(self, step: int) -> None:
         """Tell the others where this worker has not called optimizer.step(), for which they may wait."""
-        for server in self._servers if self._steps == self._steps_before else ():
-            server.skipped = None if server.skipped is None else server.skipped + 1
+        if self._steps == self._steps_before:
+            for server in self._servers:
+                server.skipped = None if server.skipped is None else server.skipped + 1
+            with self.noticing(), self.figures.waiting:
+                self._tell_skipped()
         self._steps_before = self._steps
-        with self.noticing():
-            self._tell_skipped()
 
     def _tell_skipped(self) -> None:
         """Tell all servers of the steps that this worker has passed over: others may wait at any of them."""
