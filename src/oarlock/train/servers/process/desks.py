@@ -86,8 +86,9 @@ class Desk:
         self._connection = self._socket
         self._buffers, self._spare = self._shard.buffers(by_row=False), []
         self._service.trains(self._place)
-        began = self._service.began_at is not None
-        steps = self._shard.join(self._place.rank, shares.Told.of(head.fields, self._place.workers, began=began))
+        began_at = self._service.began_at
+        told = shares.Told.of(head.fields, self._place.workers, began=began_at is not None)
+        steps = self._shard.join(self._place.rank, told)
         self._life = self._place.round or self._shard.life(self._place.rank)
         self._answer(
             {
@@ -95,7 +96,7 @@ class Desk:
                 "loaded": self._shard.loaded,
                 "steps": steps,
                 "taken": self._shard.taken(),
-                "began_at": self._service.began_at,
+                "began_at": began_at,
                 **self._shard.shares.news(head.fields),
                 **self._offers(self._shard, head.fields.get("sees")),
             }

@@ -121,16 +121,19 @@ class Service:
 
     def ended(self, held: shard.Shard) -> None:
         """Forget the server's own checkpoint once no worker trains any more."""
-        if held.is_over() and held.opening.mode.lockstep:
-            self.began_at = None
-        if self._path is not None and held.is_over():
-            snapshots.remove(self._path)
+        with self.lock:
+            over = held.is_over()
+            if over and held.opening.mode.lockstep:
+                self.began_at = None
+            if over and self._path is not None:
+                snapshots.remove(self._path)
 
     def begin(self, step: int) -> None:
         """Begin the training, with the step after this one."""
-        if self._path is not None and self.began_at != step:
-            snapshots.note_beginning(self._path, step)
-        self.began_at = step
+        with self.lock:
+            if self._path is not None and self.began_at != step:
+                snapshots.note_beginning(self._path, step)
+            self.began_at = step
 
     def give(self, place: handshake.Place, number: int, value: bytes) -> None:
         self._of_round(place).meeting.give(place.rank, number, value)
@@ -174,8 +177,9 @@ class Service:
 
     def wished(self, wish: int) -> int:
         """Return the strongest wish to stop that any worker has told."""
-        self._wish = max(self._wish, wish)
-        return self._wish
+        with self.lock:
+            self._wish = max(self._wish, wish)
+            return self._wish
 
     def lost(self, place: handshake.Place, connection: transport.Tcp) -> None:
         """Take note that a worker's connection broke.
