@@ -17,7 +17,7 @@ from torch import nn
 
 from oarlock import train
 from oarlock.train.servers.model import openings
-from oarlock.train.servers.process import pushes, shard
+from oarlock.train.servers.process import pushes, service, shard
 from oarlock.train.servers.wire import frames
 
 CURVATURES = torch.tensor([1.0, 0.7, 0.4, 0.2, 0.1], dtype=torch.float64)
@@ -31,9 +31,9 @@ class Watched(shard.Shard):
         super().__post_init__()
         self.delays: list[int] = []
 
-    def _apply(self, pushes: Sequence[pushes.Push]) -> None:
-        self.delays += [self.version - push.base for push in pushes]
-        super()._apply(pushes)
+    def _apply(self, given: Sequence[pushes.Push]) -> None:
+        self.delays += [self.version - push.base for push in given]
+        super()._apply(given)
 
 
 def opened(workers: int, lr: float = 0.01, **mode: Any) -> Watched:
@@ -309,6 +309,24 @@ def test_a_wish_to_stop_reaches_the_others(tmp_path: Path) -> None:
     first, last = ended(tmp_path, stopped, 2)
     assert last["end"] == 3
     assert first["end"] >= 1
+
+
+def test_no_wish_is_lost_where_two_come_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    served = service.Service()
+    within, over = threading.Event(), threading.Event()
+
+    def slowly(known: int, told: int) -> int:
+        if told == 1:
+            within.set()
+            over.wait(0.3)  # the other one is held meanwhile
+        return max(known, told)
+
+    monkeypatch.setattr(service, "max", slowly, raising=False)
+    weaker = farm.aside(served.wished, 1)
+    assert within.wait(60)
+    stronger = farm.aside(served.wished, 2)
+    stronger.add_done_callback(lambda _: over.set())
+    assert (weaker.result(60), stronger.result(60), served.wished(0)) == (1, 2, 2)
 
 
 def test_a_worker_that_leaves_after_a_step_fails_no_other_in_this_step() -> None:

@@ -502,44 +502,44 @@ class Shard:
         needed = max(1, min(len(members) - mode.backup, len(members - self._gone)))
         if len(self._pending) < needed:
             return
-        pushes, self._pending = self._pending, {}
-        if any(push.hold for push in pushes.values()):
-            self._whole = pushes
+        found, self._pending = self._pending, {}
+        if any(push.hold for push in found.values()):
+            self._whole = found
         else:
-            self._make(pushes)
+            self._make(found)
         self.changed.notify_all()
 
-    def _make(self, pushes: Mapping[int, pushes.Push]) -> None:
+    def _make(self, given: Mapping[int, pushes.Push]) -> None:
         """Make the update of these gradients."""
-        if failed := self._step([push for _, push in sorted(pushes.items())]):
+        if failed := self._step([push for _, push in sorted(given.items())]):
             self._failed, self._error = failed, frames.Refused
 
-    def _step(self, pushes: Sequence[pushes.Push]) -> str:
+    def _step(self, given: Sequence[pushes.Push]) -> str:
         """Apply the gradients. Return why that failed, empty where it did not."""
         try:
-            self._apply(pushes)
+            self._apply(given)
         except (AssertionError, RuntimeError, TypeError, ValueError, KeyError, IndexError) as cause:
             return f"the step of the optimizer failed: {cause}"
         return ""
 
     @torch.no_grad()
-    def _apply(self, pushes: Sequence[pushes.Push]) -> None:
+    def _apply(self, given: Sequence[pushes.Push]) -> None:
         """Step with the mean of these gradients, which are changed. A piece that none of them has stays as it is."""
-        settings = pushes[0].settings
+        settings = given[0].settings
         if self._optimizer is not None and settings and settings != self._settings:
             optimizers.change(self._optimizer, [settings[number] for number in self._here])
             self._settings = list(settings)
-        alone = len(pushes) == 1 and self.device.type == "cpu"
-        for mean, *gradients in zip() if alone else self._dense(self._means, *(push.gradients for push in pushes)):
-            torch.div(gradients[0].to(mean.device), len(pushes), out=mean)
+        alone = len(given) == 1 and self.device.type == "cpu"
+        for mean, *gradients in zip() if alone else self._dense(self._means, *(push.gradients for push in given)):
+            torch.div(gradients[0].to(mean.device), len(given), out=mean)
             for gradient in gradients[1:]:
-                mean.add_(gradient.to(mean.device).div_(len(pushes)))
-        nowhere = frozenset.intersection(*(push.absent for push in pushes))
-        gradients = self._pieces(pushes[0].gradients) if alone else self._gradients
+                mean.add_(gradient.to(mean.device).div_(len(given)))
+        nowhere = frozenset.intersection(*(push.absent for push in given))
+        gradients = self._pieces(given[0].gradients) if alone else self._gradients
         for index, (parameter, gradient) in enumerate(zip(self._parameters, gradients)):
             if index in self._by_row and index not in nowhere:
-                some = [push.rows[index] for push in pushes if index in push.rows]
-                gradient = rows.mean(some, len(pushes), self._by_row[index], self.device)
+                some = [push.rows[index] for push in given if index in push.rows]
+                gradient = rows.mean(some, len(given), self._by_row[index], self.device)
                 self._note(index, gradient.indices()[0])
             parameter.grad = None if index in nowhere else gradient
         if self._optimizer is not None:
