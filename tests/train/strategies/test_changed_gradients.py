@@ -151,3 +151,33 @@ def test_a_change_is_found_until_the_next_pass() -> None:
     assert found.found
     found.stop()
     assert not found.found
+
+
+@pytest.mark.parametrize("to_none", [True, False])
+def test_a_pass_that_leaves_out_parameters_is_no_change(to_none: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    often, rarely = nn.Linear(2, 2), nn.Linear(2, 2)
+    both = nn.ModuleList([often, rarely])
+    looks = changes.FirstSteps(list(both.parameters()), says=True)
+
+    def step(*reached: nn.Module) -> bool:
+        both.zero_grad(set_to_none=to_none)
+        for each in reached:
+            each(torch.ones(2)).sum().backward()
+        return looks.over()
+
+    assert not step(often, rarely)
+    for _ in range(changes.LOOKS - 2):
+        assert not step(often)
+    assert step(often, rarely), "these were the first steps"
+    assert SAID not in capsys.readouterr().err
+
+
+def test_a_change_is_told_of_after_a_pass_that_left_the_parameter_out(capsys: pytest.CaptureFixture[str]) -> None:
+    often, rarely = nn.Linear(2, 2), nn.Linear(2, 2)
+    looks = changes.FirstSteps([*often.parameters(), *rarely.parameters()], says=True)
+    often(torch.ones(2)).sum().backward()
+    assert not looks.over()
+    rarely(torch.ones(2)).sum().backward()
+    nn.utils.clip_grad_norm_(rarely.parameters(), 0.05)
+    assert looks.over()
+    assert capsys.readouterr().err.count(SAID) == 1

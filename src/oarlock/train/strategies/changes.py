@@ -76,7 +76,7 @@ class FirstSteps:
                 "mean. Where that is not meant, use strategy allreduce\n"
             )
         self._left -= 1
-        if not found and self._left >= 0:
+        if not found and self._left > 0:
             self._changes.forget()  # the next pass may not reach every parameter
             return False
         self._changes.stop()
