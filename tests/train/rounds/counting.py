@@ -97,11 +97,26 @@ def end(made: gang.Gang, names: Sequence[str], *, losses: int) -> None:
         assert final["repeated"] <= losses, f"{name} repeated {final['repeated']} steps after {losses} losses"
 
 
-def change(made: gang.Gang, names: Sequence[str]) -> None:
-    """Make a round with these members, and wait until they are in it and a few steps on."""
-    made.round(names)
+def change(made: gang.Gang, names: Sequence[str], tell: Sequence[str] | None = None) -> None:
+    """Make a round with these members, told to them or to `tell`. Wait until they are in it and a few steps on."""
+    made.round(names, tell)
     made.wait(lambda: all(made.rounds(name)[-1:] == [made.number] for name in names))
     time.sleep(random.uniform(0, 0.05))
+
+
+def lose(made: gang.Gang, names: list[str], victim: str) -> None:
+    """Kill a member, and let the others go on."""
+    made.kill(victim)
+    names.remove(victim)
+    change(made, names)
+
+
+def take_in(made: gang.Gang, names: list[str], fresh: str, place: int) -> None:
+    """Start a process, and let it take part at this place of the members."""
+    made.begin(fresh)
+    made.wait(lambda: made.ready(fresh))
+    names.insert(place, fresh)
+    change(made, names)
 
 
 def reached(made: gang.Gang, name: str) -> int:
@@ -121,6 +136,17 @@ def stands_still(made: gang.Gang, names: Sequence[str]) -> None:
         time.sleep(0.02)
 
 
+def kill_and_replace(made: gang.Gang, kills: int) -> None:
+    """Train with three members, of which one after the other is killed, and replaced. A death costs a step at most."""
+    names = ["a", "b", "c"]
+    made.start(names)
+    made.wait(lambda: all(map(made.ready, names)))
+    for number in range(kills):
+        lose(made, names, names[number % 3] if number else "a")  # the chief too
+        take_in(made, names, f"n{number}", number % 3)
+    end(made, names, losses=kills)
+
+
 def change_every_20_steps(made: gang.Gang, changes: int) -> None:
     """Train with three members, of which one leaves or a new one comes after every 20 steps. No step is repeated."""
     names = ["a", "b", "c"]
@@ -129,13 +155,8 @@ def change_every_20_steps(made: gang.Gang, changes: int) -> None:
     for number in range(changes):
         made.wait(lambda number=number: any(reached(made, name) >= 20 * number for name in names))
         if number % 2:
-            fresh = f"n{number}"
-            made.begin(fresh)
-            made.wait(lambda fresh=fresh: made.ready(fresh))
-            names.insert(number % 3, fresh)
-            made.round(names)
+            take_in(made, names, f"n{number}", number % 3)
         else:
             left = names.pop(number % 3)
-            made.round(names, tell=[*names, left])
-        made.wait(lambda: all(made.rounds(name)[-1:] == [made.number] for name in names))
+            change(made, names, tell=[*names, left])
     end(made, names, losses=0)

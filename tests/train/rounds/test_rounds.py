@@ -31,20 +31,7 @@ def counting(tmp_path: Path) -> Iterator[gang.Gang]:
 
 @pytest.mark.parametrize("kills", [5, pytest.param(100, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])])
 def test_survivors_go_on_and_newcomers_join(counting: gang.Gang, kills: int) -> None:
-    names = ["a", "b", "c"]
-    counting.start(names)
-    counting.wait(lambda: all(map(counting.ready, names)))
-    for number in range(kills):
-        victim = names[number % 3] if number else "a"  # the chief too
-        counting.kill(victim)
-        names.remove(victim)
-        counts.change(counting, names)
-        fresh = f"n{number}"
-        counting.begin(fresh)
-        counting.wait(lambda fresh=fresh: counting.ready(fresh))
-        names.insert(number % 3, fresh)
-        counts.change(counting, names)
-    counts.end(counting, names, losses=kills)
+    counts.kill_and_replace(counting, kills)
 
 
 @pytest.mark.timeout(1200)

@@ -98,15 +98,9 @@ def test_the_choice_is_one_of_all_ranks(tmp_path: Path) -> None:
         on(20)
         assert measured("a") == measured("b") == "."
         for number, place in enumerate((2, 0)):  # the second one begins as the chief
-            fresh = f"n{number}"
-            made.begin(fresh)
-            made.wait(lambda fresh=fresh: made.ready(fresh))
-            names.insert(place, fresh)
-            counts.change(made, names)
+            counts.take_in(made, names, f"n{number}", place)
             on(20)
-        made.kill("a")
-        names.remove("a")
-        counts.change(made, names)
+        counts.lose(made, names, "a")
         on(50)
         counts.end(made, names, losses=0)
         for name in names:

@@ -179,14 +179,8 @@ def test_values_that_were_kept_back_are_sent_once(tmp_path: Path, compression: s
             if number % 2:  # in an exchange for certain
                 made.signal(victim, signal.SIGSTOP)
                 counts.stands_still(made, [name for name in names if name != victim])
-            made.kill(victim)
-            names.remove(victim)
-            counts.change(made, names)
-            fresh = f"n{number}"
-            made.begin(fresh)
-            made.wait(lambda fresh=fresh: made.ready(fresh))
-            names.insert(number % 3, fresh)
-            counts.change(made, names)
+            counts.lose(made, names, victim)
+            counts.take_in(made, names, f"n{number}", number % 3)
         before = counts.reached(made, names[0])
         made.wait(lambda: counts.reached(made, names[0]) > before + 300)
         counts.end(made, names, losses=0)

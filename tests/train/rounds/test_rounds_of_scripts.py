@@ -133,11 +133,7 @@ def test_a_loss_costs_a_step_whatever_a_script_does_with_its_gradients(
             counting.stands_still(made, names)  # the others wait for it in an exchange, of gradients mostly
             made.kill(victim)
             counting.change(made, names)
-            fresh = f"n{number}"
-            made.begin(fresh)
-            made.wait(lambda fresh=fresh: made.ready(fresh))
-            names.insert(number % 3, fresh)
-            counting.change(made, names)
+            counting.take_in(made, names, f"n{number}", number % 3)
         reached = counting.reached(made, names[1])
         made.wait(lambda: counting.reached(made, names[1]) > reached + 3 * counting.EXAMPLES // len(names))
         counting.end(made, names, losses=4 * most)

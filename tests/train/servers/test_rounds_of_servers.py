@@ -59,21 +59,8 @@ def counting(folder: Path, servers: int, *args: Any, target: Callable[..., None]
 @pytest.mark.parametrize("servers", [1, 3])
 @pytest.mark.parametrize("kills", [5, pytest.param(100, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])])
 def test_survivors_go_on_and_newcomers_join(tmp_path: Path, servers: int, kills: int) -> None:
-    names = ["a", "b", "c"]
     with counting(tmp_path, servers, 0.002) as made:
-        made.start(names)
-        made.wait(lambda: all(map(made.ready, names)))
-        for number in range(kills):
-            victim = names[number % 3] if number else "a"  # the chief too
-            made.kill(victim)
-            names.remove(victim)
-            counts.change(made, names)
-            fresh = f"n{number}"
-            made.begin(fresh)
-            made.wait(lambda fresh=fresh: made.ready(fresh))
-            names.insert(number % 3, fresh)
-            counts.change(made, names)
-        counts.end(made, names, losses=kills)
+        counts.kill_and_replace(made, kills)
 
 
 BATCH, EXAMPLES = 4, 60
@@ -236,10 +223,7 @@ def test_a_worker_is_killed_at_each_place_of_a_step(tmp_path: Path, least: int) 
             made.wait(lambda dead=dead: dead.exitcode == -signal.SIGKILL)
             names.remove(victim)
             counts.change(made, names)
-            made.begin(fresh)
-            made.wait(lambda fresh=fresh: made.ready(fresh))
-            names.insert(least, fresh)
-            counts.change(made, names)
+            counts.take_in(made, names, fresh, least)
         (tmp_path / "stop").touch()
         made.end()
     workers = check(tmp_path, names)
@@ -344,9 +328,7 @@ def test_servers_die_in_several_rounds(tmp_path: Path) -> None:
             servers.replace(number)
             after = max(counts.reached(made, name) for name in names)
             made.wait(lambda after=after: all(counts.reached(made, name) > after + 5 for name in names))
-            made.kill(victim)
-            names.remove(victim)
-            counts.change(made, names)
+            counts.lose(made, names, victim)
         counts.end(made, names, losses=2)
 
 
