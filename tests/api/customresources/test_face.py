@@ -579,3 +579,31 @@ async def test_an_object_that_is_due_is_looked_at_once(rig: rigs.Rig, monkeypatc
         await desk.apply(desk.ann, "last")
         await desk.until(desk.ann, "last", is_true("Admitted"))
         assert looks.count("bad") == before + 1
+
+
+@pytest.mark.parametrize(("launches", "most"), [(True, face.WHILE_LAUNCHING), (False, face.AT_ONCE)])
+async def test_few_objects_are_looked_at_together_while_gangs_are_launched(
+    rig: rigs.Rig, monkeypatch: pytest.MonkeyPatch, launches: bool, most: int
+) -> None:
+    desk = Desk(rig)
+    desk.launches = launches
+    one, together, seen = face.Face._one, 0, 0
+
+    async def counted(self: face.Face, uid: str) -> float | None:
+        nonlocal together, seen
+        together += 1
+        seen = max(seen, together)
+        await asyncio.sleep(0.01)
+        try:
+            return await one(self, uid)
+        finally:
+            together -= 1
+
+    monkeypatch.setattr(face.Face, "_one", counted)
+    names = [f"train-{number}" for number in range(2 * face.AT_ONCE)]
+    for name in names:
+        await desk.apply(desk.ann, name)
+    async with desk.serving():
+        for name in names:
+            await desk.until(desk.ann, name, is_true("Admitted"))
+    assert seen == most

@@ -42,8 +42,8 @@ from oarlock.spec.access import users
 from oarlock.spec.input import edits as changes
 from oarlock.store import stores
 
-AT_ONCE = 8
-"""clusterobjects.Objects that are reconciled at the same time."""
+AT_ONCE, WHILE_LAUNCHING = 8, 1
+"""Objects that are looked at together. While gangs are launched they are few: pods come before the words about them."""
 WAIT_S = 30.0
 PAUSE_S = 1.0
 AGAIN_FIRST_S = 2.0
@@ -69,11 +69,12 @@ def serving(
     tenants: Mapping[str, clusterobjects.Tenant],
     *,
     leads: Callable[[], bool],
+    launches: Callable[[], bool],
     monotonic: Callable[[], float],
 ) -> contextlib.AbstractAsyncContextManager[None]:
     """Serve the objects within the context, and close them in the end."""
-    face = Face(services, objects, tenants, leads=leads, monotonic=monotonic)
-    return supervising.serving(services, face.run, objects.close, told="resources_failed", meter="oarlockjobs")
+    run = Face(services, objects, tenants, leads=leads, launches=launches, monotonic=monotonic).run
+    return supervising.serving(services, run, objects.close, told="resources_failed", meter="oarlockjobs")
 
 
 class Work:
@@ -98,7 +99,7 @@ class Work:
 
 
 class Face:
-    """Belongs to the event loop of the API. `leads` tells whether this server leads now."""
+    """Belongs to the event loop of the API. `leads`: whether this server leads. `launches`: whether it makes gangs."""
 
     def __init__(
         self,
@@ -107,12 +108,14 @@ class Face:
         tenants: Mapping[str, clusterobjects.Tenant],
         *,
         leads: Callable[[], bool],
+        launches: Callable[[], bool],
         monotonic: Callable[[], float],
     ) -> None:
         self._services = services
         self._objects = objects
         self._tenants = tenants
         self._leads = leads
+        self._launches = launches
         self._monotonic = monotonic
         self._dirty: dict[str, None] = {}  # UIDs, and ids of jobs without one, in the order in which they became so
         self._busy: set[str] = set()
@@ -154,7 +157,8 @@ class Face:
                 self._bell.clear()
                 self._touch_due()
                 ready = (one for one in self._dirty if one not in self._busy)
-                for uid in list(itertools.islice(ready, AT_ONCE - len(self._busy))):
+                most = WHILE_LAUNCHING if self._launches() else AT_ONCE
+                for uid in list(itertools.islice(ready, max(0, most - len(self._busy)))):
                     del self._dirty[uid]
                     self._busy.add(uid)
                     group.create_task(self._reconcile(uid))
