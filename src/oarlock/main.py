@@ -156,7 +156,8 @@ class Server:
 
         site, times = engine.site, {"clock": time.time, "monotonic": time.monotonic}
         jobs = oarlockjobs.connect(site, os.environ, **times)
-        faced = face.serving(made, jobs, site.namespaces, leads=engine.leads, monotonic=time.monotonic)
+        leads, launches = engine.leads, engine.launches
+        faced = face.serving(made, jobs, site.namespaces, leads=leads, launches=launches, monotonic=time.monotonic)
         await stack.enter_async_context(faced)
         pools = oarlockpools.connect(site, os.environ, **times)
         await stack.enter_async_context(poolface.serving(made, pools, leads=engine.leads))
@@ -345,6 +346,7 @@ class Engine:
         self._check: Callable[[], Coroutine[Any, Any, None]] | None = None
         self.manifests: Callable[[jobs.Job], Coroutine[Any, Any, list[dict[str, Any]]]] | None = None
         self.leads: Callable[[], bool] = lambda: False
+        self.launches: Callable[[], bool] = lambda: False
         self.failure: BaseException | None = None  # the error that ended it: a server without it must not go on
         self.loop: asyncio.AbstractEventLoop
         self.backend: backends.Backend
@@ -460,6 +462,11 @@ class Engine:
         blanker = jobsecrets.covering(kept.secrets, blanking.Blanker)
         left = leftovers.Leftovers(self.backend, kept.logs, kept.metrics, blanker=blanker, clock=clock)
         report, told = running.report, self._told_to_agents(hook)
+        owner, named = self._owner, self._references
+        guard = guardian.Guardian(
+            store, self.backend, leader, left, told, clock=clock, report=report, owner=owner, references=named
+        )
+        self.launches = guard.is_launching
         return running.Runner(
             [
                 timing.Timing(store, leader, clock),
@@ -475,17 +482,7 @@ class Engine:
                     names=privacy.Names(settings.private_jobs, self._home.task_secret(secrets.token_bytes)),
                     memo=memos.Memo(),
                 ),
-                guardian.Guardian(
-                    store,
-                    self.backend,
-                    leader,
-                    left,
-                    told,
-                    clock=clock,
-                    report=report,
-                    owner=self._owner,
-                    references=self._references,
-                ),
+                guard,
                 provisioning.Provisioning(store, self.adds, leader, clock=clock, report=report, rules=settings.rules),
                 tensorboards.TensorBoards(store, self.tensorboards, leader, clock=clock),
                 sweeping.Sweeping(store, self._remains, leader, clock=clock),

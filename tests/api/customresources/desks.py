@@ -39,6 +39,7 @@ class Desk:
         self.cluster = memory.Cluster()
         self.ann, self.bob = f"ann-{number}", f"bob-{number}"
         self.leads = True
+        self.launches = False
         self.tenants = {self.ann: site.Tenant("ann"), self.bob: site.Tenant("bob", "research")}
         self.pods = f"pods-{number}"  # the namespace of the pods, which is no user's
 
@@ -56,7 +57,12 @@ class Desk:
         told = told if told is not None else self.site
         watched = oarlockjobs.OarlockJobs(self.client(), told, monotonic=time.monotonic)
         serving = face.serving(
-            self.rig.services, watched, told.namespaces, leads=lambda: self.leads, monotonic=time.monotonic
+            self.rig.services,
+            watched,
+            told.namespaces,
+            leads=lambda: self.leads,
+            launches=lambda: self.launches,
+            monotonic=time.monotonic,
         )
         async with serving:
             yield watched

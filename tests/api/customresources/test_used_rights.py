@@ -87,7 +87,7 @@ async def test_the_faces_use_each_of_their_rights(office: Office) -> None:  # no
     kept = oarlockpools.OarlockPools(client.Client(access, around=around), "here", monotonic=time.monotonic)
     tenants, services = desk.site.namespaces, desk.rig.services
     async with (
-        face.serving(services, jobs, tenants, leads=lambda: True, monotonic=time.monotonic),
+        face.serving(services, jobs, tenants, leads=lambda: True, launches=lambda: False, monotonic=time.monotonic),
         poolface.serving(services, kept, leads=lambda: True),
     ):
         await use_jobs(office)

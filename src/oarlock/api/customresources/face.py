@@ -24,14 +24,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import heapq
-import itertools
 from collections.abc import Callable, Mapping
 
 import msgspec
 import structlog
 
-from oarlock.api.customresources import clusterobjects, supervising, telling, translation
+from oarlock.api.customresources import clusterobjects, looks, supervising, telling, translation
 from oarlock.api.jobs import edits, jobs
 from oarlock.api.security import authorisation
 from oarlock.api.services import provided
@@ -42,13 +40,8 @@ from oarlock.spec.access import users
 from oarlock.spec.input import edits as changes
 from oarlock.store import stores
 
-AT_ONCE = 8
-"""clusterobjects.Objects that are reconciled at the same time."""
 WAIT_S = 30.0
 PAUSE_S = 1.0
-AGAIN_FIRST_S = 2.0
-AGAIN_MOST_S = 120.0
-"""An object that could not become a job is tried again after so long at first, and at most."""
 PASSING = (errors.Unavailable, errors.Impossible, errors.Forbidden)
 """Refusals of a change that may pass without another change of the object."""
 _JOB = "j-"
@@ -69,11 +62,12 @@ def serving(
     tenants: Mapping[str, clusterobjects.Tenant],
     *,
     leads: Callable[[], bool],
+    launches: Callable[[], bool],
     monotonic: Callable[[], float],
 ) -> contextlib.AbstractAsyncContextManager[None]:
     """Serve the objects within the context, and close them in the end."""
-    face = Face(services, objects, tenants, leads=leads, monotonic=monotonic)
-    return supervising.serving(services, face.run, objects.close, told="resources_failed", meter="oarlockjobs")
+    run = Face(services, objects, tenants, leads=leads, launches=launches, monotonic=monotonic).run
+    return supervising.serving(services, run, objects.close, told="resources_failed", meter="oarlockjobs")
 
 
 class Work:
@@ -98,7 +92,7 @@ class Work:
 
 
 class Face:
-    """Belongs to the event loop of the API. `leads` tells whether this server leads now."""
+    """Belongs to the event loop of the API. `leads`: whether this server leads. `launches`: whether it makes gangs."""
 
     def __init__(
         self,
@@ -107,26 +101,22 @@ class Face:
         tenants: Mapping[str, clusterobjects.Tenant],
         *,
         leads: Callable[[], bool],
+        launches: Callable[[], bool],
         monotonic: Callable[[], float],
     ) -> None:
         self._services = services
         self._objects = objects
         self._tenants = tenants
         self._leads = leads
-        self._monotonic = monotonic
-        self._dirty: dict[str, None] = {}  # UIDs, and ids of jobs without one, in the order in which they became so
-        self._busy: set[str] = set()
+        self._looks = looks.Looks(launches=launches, monotonic=monotonic)
         self._jobs: dict[str, str] = {}  # ids of jobs by UID
         self._uids: dict[str, str] = {}
         self._seen: set[str] = set()  # UIDs of objects that were there, so that they are of this cluster
         self._clusters: dict[str, str | None] = {}  # by namespace
         self._undefined: set[str] = set()  # ids of jobs whose objects went with the definition
         self._left: set[tuple[str, str]] = set()  # namespaces and reasons that were told
-        self._again: dict[str, tuple[float, float]] = {}  # by UID: when it is tried again, and the pause
-        self._due: list[tuple[float, str]] = []  # a heap of these times
         self._telling = telling.Telling(services, objects)
-        self._bell = asyncio.Event()
-        objects.listen(self._touch)
+        objects.listen(self._looks.touch)
 
     async def run(self) -> None:
         """Serve the cluster until cancelled."""
@@ -151,16 +141,11 @@ class Face:
         async with asyncio.TaskGroup() as group:
             following = [group.create_task(self._follow(told, end)), group.create_task(self._telling.run())]
             while self._leads():
-                self._bell.clear()
-                self._touch_due()
-                ready = (one for one in self._dirty if one not in self._busy)
-                for uid in list(itertools.islice(ready, AT_ONCE - len(self._busy))):
-                    del self._dirty[uid]
-                    self._busy.add(uid)
+                for uid in self._looks.take():
                     group.create_task(self._reconcile(uid))
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(PAUSE_S):
-                        await self._bell.wait()
+                        await self._looks.bell.wait()
             for task in following:
                 task.cancel()
 
@@ -177,7 +162,7 @@ class Face:
                 self._know(job.resource.uid, job.id)
         named = (job.resource.uid if job.resource is not None else job.id for job in found)
         for uid in (*self._objects.items, *named):
-            self._touch(uid)
+            self._looks.touch(uid)
         return seq
 
     async def _follow(self, told: int, seq: int) -> None:
@@ -190,9 +175,9 @@ class Face:
                 for record in await store.read(functools.partial(_records, after=seq)):
                     told = seq = record.seq
                     if record.job in self._uids:
-                        self._touch(self._uids[record.job])
+                        self._looks.tell(self._uids[record.job])
                     elif record.job and record.kind == "submitted":
-                        self._touch(record.job)
+                        self._looks.tell(record.job)
                     self._telling.note(record, self._uids.get(record.job))
             except errors.Gone:
                 told = seq = await self._look()
@@ -211,17 +196,6 @@ class Face:
                 self._telling.note(record, uid if uid in self._objects.items else None)
         return end
 
-    def _touch(self, uid: str) -> None:
-        self._dirty[uid] = None
-        self._bell.set()
-
-    def _touch_due(self) -> None:
-        now = self._monotonic()
-        while self._due and self._due[0][0] <= now:
-            at, uid = heapq.heappop(self._due)
-            if self._again.get(uid, (None, 0.0))[0] == at:  # else another look came before
-                self._dirty[uid] = None
-
     def _know(self, uid: str, job: str) -> None:
         self._jobs[uid], self._uids[job] = job, uid
 
@@ -230,22 +204,14 @@ class Face:
         self._seen.discard(uid)
 
     async def _reconcile(self, uid: str) -> None:
+        pause_s: float | None = None
         try:
             pause_s = await self._one(uid)
         except Exception as error:  # noqa: BLE001 - one object must not keep the others from being served
             self._services.report("resource_failed", {"uid": uid, "error": error})
-            pause_s = AGAIN_MOST_S
+            pause_s = looks.AGAIN_MOST_S
         finally:
-            self._busy.discard(uid)
-            self._bell.set()
-        if pause_s is None:
-            self._again.pop(uid, None)
-            return
-        _, before_s = self._again.get(uid, (0.0, AGAIN_FIRST_S / 2))
-        pause_s = min(AGAIN_MOST_S, max(pause_s, before_s * 2))
-        at = self._monotonic() + pause_s
-        self._again[uid] = at, pause_s
-        heapq.heappush(self._due, (at, uid))
+            self._looks.done(uid, pause_s)
 
     async def _one(self, uid: str) -> float | None:
         """Do what is left for one object. Return the least pause after which it is tried again, or None."""
@@ -341,7 +307,7 @@ class Face:
         if work.done:
             generation = found.metadata.generation
             status = msgspec.structs.replace(status, observed_generation=generation, halt=work.halt)
-        return await self._tell(found, status) or (None if work.done or not work.facts else AGAIN_FIRST_S)
+        return await self._tell(found, status) or (None if work.done or not work.facts else looks.AGAIN_FIRST_S)
 
     async def _project(self, job_id: str) -> float | None:
         """Make the object of a job that has none, and write its UID into the record. The job runs without one, too."""
@@ -354,14 +320,14 @@ class Face:
                 await self._recorded(job, found)
                 self._undefined.discard(job_id)
             elif job_id in self._undefined:
-                return AGAIN_FIRST_S  # the definition may come back
+                return looks.AGAIN_FIRST_S  # the definition may come back
         except errors.OarlockError as error:
             namespace, _ = self._objects.place(job)
             if (told := (namespace, translation.reason(error))) not in self._left:
                 self._left.add(told)
                 facts = {"namespace": namespace, "job": job.id, "reason": translation.sentence(error)}
                 self._services.report("job_not_projected", facts)
-            return AGAIN_FIRST_S
+            return looks.AGAIN_FIRST_S
         return None
 
     async def _recorded(self, job: nouns.Job, found: resources.Resource) -> nouns.Job:
@@ -372,7 +338,7 @@ class Face:
         stored = await self._services.store.write(lambda tx: _record_object(tx, job.id, found, at))
         if stored is not None and stored.resource == found:
             self._know(found.uid, job.id)
-            self._touch(found.uid)
+            self._looks.touch(found.uid)
         return stored or job
 
     def _is_of(self, found: resources.OarlockJob, job: nouns.Job) -> bool:
@@ -392,7 +358,7 @@ class Face:
             await self._objects.remove(found)
         except errors.OarlockError as error:
             _log.warning("resources.object_not_removed", name=found.metadata.name, error=str(error))
-            return AGAIN_FIRST_S
+            return looks.AGAIN_FIRST_S
         return None
 
     async def _one_that_is_absent(self, uid: str, job: nouns.Job | None) -> float | None:
@@ -404,12 +370,12 @@ class Face:
             why = await self._doubt(uid, job)
         except errors.OarlockError as error:
             _log.warning("resources.absence_unknown", job=job.id, error=str(error))
-            return AGAIN_FIRST_S
+            return looks.AGAIN_FIRST_S
         if why is None:
             await self._cancel(job)
             return None
         if why == _STILL_THERE:
-            return AGAIN_FIRST_S
+            return looks.AGAIN_FIRST_S
         if why == _UNDEFINED and await self._made_anew(job):
             self._forget(uid)
             return None
@@ -450,7 +416,7 @@ class Face:
             return False
         await self._services.store.write(lambda tx: _forget_object(tx, job.id, gone, at))
         self._undefined.add(job.id)
-        self._touch(job.id)
+        self._looks.touch(job.id)
         return True
 
     async def _cluster(self, namespace: str) -> str | None:
@@ -464,10 +430,10 @@ class Face:
         try:
             await self._objects.write_status(found, status)
         except (errors.NotFound, errors.Conflict):  # the watch tells of the object's end or change
-            return AGAIN_FIRST_S
+            return looks.AGAIN_FIRST_S
         except errors.OarlockError as error:
             _log.warning("resources.status_not_written", name=found.metadata.name, error=str(error))
-            return AGAIN_FIRST_S
+            return looks.AGAIN_FIRST_S
         return None
 
     async def _admit(self, work: Work) -> nouns.Job | None:

@@ -78,6 +78,10 @@ class Guardian:
     def wake_at(self) -> float | None:
         return self._due
 
+    def is_launching(self) -> bool:
+        """Return whether gangs are being made, or wait for their turn."""
+        return self._launching.goes_on
+
     async def tick(self) -> None:
         epoch, now = self._leading.epoch, self._clock()
         if epoch is None:

@@ -94,6 +94,11 @@ class Launching:
         """Ids of the jobs with a launch that has not ended."""
         return self._underway.keys()
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether any launch waits, or is under way."""
+        return bool(self._underway or self._waiting)
+
     def is_begun(self, job_id: str) -> bool:
         """Return whether a launch of the job waits, is under way, or has an outcome that was not taken yet."""
         return job_id in self._underway or job_id in self._waiting or job_id in self._outcomes
