@@ -155,16 +155,25 @@ async def act(visit: visits.Visit) -> routing.Filled | responses.Response:
 
 
 async def _done(visit: visits.Visit, action: str, job: str) -> Result:
-    """Do one action on one job."""
-    name = job
+    """Do one action on one job. The answer of each but a removal has its name."""
+    name = await _name(visit, job) if action == "remove" else ""
     try:
-        name = (await visit.client.job(job)).name
-        await getattr(visit.client, action)(job)
+        done = await getattr(visit.client, action)(job)
     except errors.Unauthenticated:
         raise
     except errors.OarlockError as error:
-        return Result(name, error)
-    return Result(name)
+        return Result(name or await _name(visit, job), error)
+    return Result(name or done.name)
+
+
+async def _name(visit: visits.Visit, job: str) -> str:
+    """Return the name of a job, and what it was asked for where there is none."""
+    try:
+        return (await visit.client.job(job)).name
+    except errors.Unauthenticated:
+        raise
+    except errors.OarlockError:
+        return job
 
 
 def _list(visit: visits.Visit) -> str:
