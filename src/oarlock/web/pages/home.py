@@ -42,7 +42,9 @@ async def show(visit: visits.Visit) -> routing.Filled:
         client.pools(),
     )
     waiting = [one for one in queue if one.phase is phases.Phase.QUEUED]
-    own, forecast, notices = await asyncio.gather(_reasons(visit), _forecast(visit, waiting), _notices(visit, states))
+    own, forecast, notices = await asyncio.gather(
+        _reasons(visit, waiting), _forecast(visit, waiting), _notices(visit, states)
+    )
     words = forecasts.expected(forecast) if forecast is not None else {}
     starts = {_key(one): one for one in forecast.starts} if forecast is not None else {}
     order = {job: place for place, job in enumerate(starts)}
@@ -124,8 +126,10 @@ def devices(nodes: Sequence[bodies.NodeState], kept: Set[tuple[str, int]] = froz
     return rows
 
 
-async def _reasons(visit: visits.Visit) -> dict[str, str]:
+async def _reasons(visit: visits.Visit, waiting: Sequence[bodies.QueueRow]) -> dict[str, str]:
     """Return why the user's own waiting jobs wait, by id."""
+    if not waiting:
+        return {}
     page = await visit.client.summaries(phases=(phases.Phase.QUEUED,), limit=100)
     return {one.id: one.reason for one in page.items}
 
