@@ -163,17 +163,15 @@ class Retention:
         kept_phases = frozenset(phases.Phase)
         which = stores.JobFilter(phases=kept_phases, limit=_PAGE)
         while True:
-            page = await self._store.read(
-                lambda view, which=which: [(job, view.checkpoints(job.id)) for job in view.jobs(which)]  # type: ignore[misc]
-            )
-            for job, listed in page:
+            page, listed = await self._store.read(lambda view, which=which: _with_checkpoints(view, which))  # type: ignore[misc]
+            for job in page:
                 # Those in an object store are removed by the agents that copied them there.
-                here = [one for one in listed if "://" not in one.path]
+                here = [one for one in listed.get(job.id, ()) if "://" not in one.path]
                 if here:
                     await self._prune(job, here, epoch)
             if len(page) < _PAGE:
                 return
-            which = msgspec.structs.replace(which, after=page[-1][0].id)
+            which = msgspec.structs.replace(which, after=page[-1].id)
 
     async def _prune(self, job: jobs.Job, listed: list[jobs.Checkpoint], epoch: int) -> None:
         gone = await self._checkpoints.gone(listed)
@@ -227,3 +225,11 @@ class Retention:
         """Return the date of `then` by the clock of that time: a wall clock that was set forward ages nothing."""
         anchor = await self._store.read(lambda view: view.clock_anchor())
         return then if anchor is None else anchor.before(then)
+
+
+def _with_checkpoints(
+    view: stores.View, which: stores.JobFilter
+) -> tuple[list[jobs.Job], dict[str, list[jobs.Checkpoint]]]:
+    """Return these jobs, and the checkpoints of those that have any."""
+    found = view.jobs(which)
+    return found, view.checkpoints_by_job([job.id for job in found])

@@ -264,11 +264,12 @@ class Place(msgspec.Struct, frozen=True):
 class ExpectedStart(Tenant, frozen=True, kw_only=True):
     """The forecast of a waiting job, as `plans.Forecast` has it. `message` says why it waits, to those who see the job.
 
-    `places` are expected ones, empty where no start time is known.
+    `starts` is `expected` in short; `places` are expected ones, empty where no start time is known.
     """
 
     when: plans.When
     expected: str
+    starts: str = ""
     message: str = ""
     start: float | None = None
     latest: float | None = None

@@ -233,6 +233,9 @@ class MemoryTransaction:
         found = [checkpoint for checkpoint in self._checkpoints.values() if checkpoint.job == job]
         return sorted(found, key=lambda one: (one.attempt, one.step, one.round, one.path), reverse=True)
 
+    def checkpoints_by_job(self, ids: Collection[str]) -> dict[str, list[Checkpoint]]:
+        return {job: found for job in ids if (found := self.checkpoints(job))}
+
     def submitted(self, owner: str, idempotency_key: str) -> tuple[str, str] | None:
         return self._keys.get((owner, idempotency_key))
 

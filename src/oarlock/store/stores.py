@@ -166,6 +166,10 @@ class View(Protocol):
         """Return the visible ones, best (newest step of the newest attempt) first."""
         ...
 
+    def checkpoints_by_job(self, ids: Collection[str]) -> dict[str, list[Checkpoint]]:
+        """Return those of these jobs, of the jobs that have any, as `checkpoints` does."""
+        ...
+
     def submitted(self, owner: str, idempotency_key: str) -> tuple[str, str] | None:
         """Return the job id and the digest of the request that this key made: also of a job that was removed since."""
         ...

@@ -58,7 +58,7 @@ def test_later_is_a_range_from_the_expected_ends_to_the_time_outs() -> None:
     of = snapshot(node("a"), run=(running("r", "a", 4, end=NOW + 720, latest=NOW + 2400),))
     found = asked(of, gang(gpus=4))
     assert (found.when, found.start, found.latest) == (plans.When.LATER, NOW + 720, NOW + 2400)
-    assert found.expected == "It should start in 12 to 40 min."
+    assert (found.expected, found.starts) == ("It should start in 12 to 40 min.", "in 12 to 40 min")
     assert (found.position, found.waiting) == (1, 1)
     assert found.refusal is not None
     assert found.refusal.code is refusals.Code.NO_CAPACITY
@@ -67,27 +67,30 @@ def test_later_is_a_range_from_the_expected_ends_to_the_time_outs() -> None:
 def test_without_a_time_out_there_is_no_latest() -> None:
     found = asked(snapshot(node("a"), run=(running("r", "a", 4, end=NOW + 720),)), gang(gpus=4))
     assert (found.start, found.latest) == (NOW + 720, None)
-    assert found.expected == "It should start in about 12 min."
+    assert (found.expected, found.starts) == ("It should start in about 12 min.", "in about 12 min")
 
 
 def test_a_job_with_only_a_time_out_may_end_at_any_moment_before() -> None:
     of = snapshot(node("a"), run=(running("r", "a", 4, end=NOW + 3600, latest=NOW + 3640),))
     found = forecasts.forecast(of, gang(gpus=4), NOW, still, bounded={"r"})
     assert (found.start, found.latest) == (None, NOW + 3640)
-    assert found.expected == "It should start within 61 min."
+    assert (found.expected, found.starts) == ("It should start within 61 min.", "within 61 min")
 
 
 def test_an_unknown_end_is_called_unknown() -> None:
     run = (running("endless", "a", 4), running("other", "b", 4, end=NOW + 60))
     found = asked(snapshot(node("a"), node("b"), run=run), gang(tasks=2, gpus=4))
     assert (found.start, found.latest) == (None, None)
-    assert found.expected == "The start time is unknown: nothing tells when endless will end."
+    assert (found.expected, found.starts) == (
+        "The start time is unknown: nothing tells when endless will end.",
+        "unknown: nothing tells when endless will end",
+    )
 
 
 def test_beyond_a_day_nothing_is_promised() -> None:
     found = asked(snapshot(node("a"), run=(running("r", "a", 4, end=NOW + 90_000),)), gang(gpus=4))
     assert found.start is None
-    assert found.expected == "It should start later than in 24 h."
+    assert (found.expected, found.starts) == ("It should start later than in 24 h.", "later than in 24 h")
 
 
 def test_never_is_told_before_anything_is_run_forward() -> None:

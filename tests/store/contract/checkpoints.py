@@ -25,5 +25,9 @@ class Checkpoints:
         same_path = msgspec.structs.replace(made[0], job="j-2")
         await store.write(lambda t: t.add_checkpoint(same_path))
         assert await store.read(lambda v: v.checkpoints("j-2")) == [same_path]
+        wanted = ["j-2", "j-1", "j-9", "\0"]
+        by_job = await store.read(lambda v: v.checkpoints_by_job(wanted))
+        assert by_job == {"j-1": found[1:], "j-2": [same_path]}
+        assert await store.read(lambda v: v.checkpoints_by_job([])) == {}
         with pytest.raises(errors.NotFound):
             await store.write(lambda t: t.add_checkpoint(nouns.checkpoint("j-9")))

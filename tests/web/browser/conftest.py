@@ -7,6 +7,8 @@ fails the test.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import re
 import shutil
@@ -21,7 +23,7 @@ from tests.e2e import shell as shells
 from tests.web.browser import hearing, stills
 
 if TYPE_CHECKING:
-    from playwright.async_api import Browser, BrowserContext, Page
+    from playwright.async_api import Browser, BrowserContext, Page, Response
 
 PROGRAM = os.environ.get("OARLOCK_BROWSER") or shutil.which("chromium") or shutil.which("chromium-browser") or ""
 FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update")
@@ -110,6 +112,23 @@ async def until(page: Page, expression: str) -> None:
     """Wait until an expression holds. Playwright's own `wait_for_function` needs `eval`, which the pages forbid."""
     while not await page.evaluate(expression):
         await page.wait_for_timeout(50)
+
+
+@contextlib.asynccontextmanager
+async def answered(page: Page, address: str, text: str) -> AsyncIterator[None]:
+    """Wait at the end of the block for an answer with this text, of a request whose address has `address`."""
+    found = asyncio.Event()
+
+    async def look(answer: Response) -> None:
+        if address in answer.url and answer.ok and text in await answer.text():
+            found.set()
+
+    page.on("response", look)
+    try:
+        yield
+        await found.wait()
+    finally:
+        page.remove_listener("response", look)
 
 
 @pytest_asyncio.fixture(loop_scope="session")

@@ -17,7 +17,7 @@ from oarlock.client import places
 from oarlock.spec import events, intents
 
 if TYPE_CHECKING:
-    from playwright.async_api import Browser, Response, Route
+    from playwright.async_api import Browser, Route
 
 pytestmark = pytest.mark.browser
 
@@ -282,11 +282,8 @@ async def test_a_reader_keeps_the_place_while_a_full_page_grows(
         while "line 9299" not in shell.do("logs", job).stdout:
             await page.wait_for_timeout(200)
     else:
-        grown: list[Response] = []
-        page.on("response", lambda one: grown.append(one) if "/log/lines" in one.url and one.ok else None)
-        (tmp_path / "go-2").touch()
-        while not any(["line 5000" in await one.text() for one in grown]):
-            await page.wait_for_timeout(50)
+        async with conftest.answered(page, "/log/lines", "line 5000"):
+            (tmp_path / "go-2").touch()
     await page.wait_for_timeout(1000)
     assert await page.evaluate(PLACE) == before
     assert await page.evaluate(COUNT) <= 5000

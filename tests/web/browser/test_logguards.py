@@ -15,7 +15,7 @@ from tests.web.browser import conftest, hearing, stills, test_log, test_stills
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from playwright.async_api import Browser, Page, Response, Route
+    from playwright.async_api import Browser, Page, Route
 
 pytestmark = pytest.mark.browser
 
@@ -206,11 +206,8 @@ async def test_rows_that_are_cut_or_made_anew_move_nothing_and_wait_for_a_select
 
         await page.evaluate(f"{test_log.TOP} = 5000")
         first = await page.evaluate(FIRST)
-        answers: list[Response] = []
-        page.on("response", lambda answer: answers.append(answer) if "/log/lines" in answer.url else None)
-        await one.say("the newest line")
-        while not any(["the newest line" in await answer.text() for answer in answers]):
-            await page.wait_for_timeout(50)
+        async with conftest.answered(page, "/log/lines", "the newest line"):
+            await one.say("the newest line")
         await page.wait_for_timeout(300)
         assert await page.evaluate(FIRST) == first, "no row above is cut while its reader may be there"
 

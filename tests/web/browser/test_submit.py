@@ -52,9 +52,12 @@ async def test_a_job_is_typed_checked_and_submitted_by_keyboard(shell: shells.Sh
     await name.press("Tab")
     await page.wait_for_selector("#verdict:has-text('Now:')")
     await conftest.until(page, "document.getElementById('text').value.includes('name: typed')")
+    loaded: list[str] = []
+    page.on("request", lambda one: loaded.append(one.url) if "oarlock-page" not in one.headers else None)
     await page.locator("button[value=submit]").press("Enter")
     await page.wait_for_selector("h1:has-text('typed')")
     await page.wait_for_selector(".head:has-text('COMPLETED')")
+    assert loaded.count(page.url) == 1
     assert "from the browser" in shell.do("logs", "typed").stdout
 
 

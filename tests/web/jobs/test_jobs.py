@@ -9,13 +9,13 @@ import time
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-import msgspec
 import pytest
 from tests.api.jobs import test_outlook
 from tests.web import browsers
 
 from oarlock.spec import events, intents, phases, summaries
 from oarlock.web.pages.jobs import jobs as listed
+from oarlock.web.rendering import jobrows
 
 
 def names(page: str) -> list[str]:
@@ -54,7 +54,7 @@ async def test_the_columns_of_the_address(rig: browsers.WebRig) -> None:
         heads = re.findall(r'<th scope="col"[^>]*>([^<]+)</th>', chosen)
         assert heads == ["Phase", "Name", "Command", "Priority"]
         assert "column=command" in chosen, "the links of the page keep the columns"
-        every = (await browser.get("/jobs", params={"column": list(listed.HEADINGS)})).text
+        every = (await browser.get("/jobs", params={"column": list(jobrows.COLUMNS)})).text
         browsers.elements(every)
 
 
@@ -102,7 +102,7 @@ async def test_a_list_after_a_removed_job_leads_to_its_first_page(rig: browsers.
         assert names((await browser.get(html.unescape(link))).text) == [kept.name]
 
 
-async def test_a_remembered_row_is_made_anew_when_its_facts_have_changed(rig: browsers.WebRig) -> None:
+async def test_a_row_shows_the_present_facts(rig: browsers.WebRig) -> None:
     job = await rig.submit("ann", name="mine")
     address = "/jobs?column=priority&column=age&column=where"
     async with rig.browser("ann") as browser:
@@ -121,25 +121,6 @@ async def test_a_remembered_row_is_made_anew_when_its_facts_have_changed(rig: br
         assert len(set(seen)) == 5, "each time another row"
         assert await row() == seen[-1]
         assert all(word in seen[-1] for word in ("5m", "77", "DEPLOYING"))
-
-
-def test_the_key_of_a_row_holds_every_fact_of_its_job() -> None:
-    before = summaries.Summary(
-        id="j-1", name="one", owner="ann", pool="default", phase=phases.Phase.PROCESSING, phase_at=1.0,
-        created_at=0.0, command="true", tasks={"worker": 1}, started_at=2.0,
-    )  # fmt: skip
-    changed: dict[str, Any] = {
-        "name": "two", "owner": "bob", "pool": "other", "phase": phases.Phase.QUEUED, "created_at": -1e6,
-        "command": "false", "tasks": {"worker": 2}, "wanted": intents.Intent.HALT, "reason": "why", "started_at": None,
-        "ran_s": 500.0, "priority": 9, "cost": 1.0, "gpus": 2.0, "restarts": 3,
-        "reading": summaries.Reading(step=1, loss=1.0), "places": (summaries.Place("n", ()),),
-    }  # fmt: skip
-    after = {name: msgspec.structs.replace(before, **{name: value}) for name, value in changed.items()}
-    losses = [summaries.Reading(step=1, loss=loss) for loss in (None, float("nan"), float("inf"), float("-inf"))]
-    keys = [listed._listed(msgspec.structs.replace(before, reading=one), 10.0)["key"] for one in losses]
-    assert len(set(keys)) == len(keys), "JSON has one word for all of these"
-    key = listed._listed(before, 10.0)["key"]
-    assert [name for name, one in after.items() if listed._listed(one, 10.0)["key"] == key] == []
 
 
 def test_the_question_says_what_is_lost_and_what_becomes_free() -> None:

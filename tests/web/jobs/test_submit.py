@@ -56,6 +56,8 @@ async def test_many_clicks_make_one_job_and_another_text_another(rig: browsers.W
     first, second = await send(rig, action="submit"), await send(rig, action="submit")
     assert (first.status_code, first.headers["location"]) == (303, second.headers["location"])
     assert len(await jobs(rig)) == 1
+    script = await send(rig, action="submit", part="yes")
+    assert (script.status_code, script.headers["location"]) == (201, first.headers["location"])
     third = await send(rig, action="submit", text=TEXT + "priority: 60\n")
     assert third.headers["location"] != first.headers["location"]
     fourth = await send(rig, action="submit", number="n2")

@@ -52,6 +52,7 @@ def _start(call: routes.Call, job: jobs.Job, forecast: plans.Forecast) -> bodies
         **msgspec.structs.asdict(call.access.tenant(job)),
         when=forecast.when,
         expected=forecast.expected,
+        starts=forecast.starts,
         message=forecast.message if call.access.sees(job) else "",
         start=forecast.start,
         latest=forecast.latest,

@@ -217,17 +217,19 @@ def _later(
     bound = latest.starts.get(job) if latest is not None else None
     end = None if bound is None else bound.at if start is None else max(bound.at, start.at)
     rest = NoStart.DEEP if position.get(job, 0) > DEPTH else earliest.rest
+    expected, starts = _expected(start, end, refusal, earliest, rest, now)
     return plans.Forecast(
         when=plans.When.LATER,
         message=refusal.message,
-        expected=_expected(start, end, refusal, earliest, rest, now),
+        expected=expected,
+        starts=starts,
         refusal=refusal,
         start=None if start is None else start.at,
         latest=end,
         position=position.get(job, 0),
         waiting=len(position),
         placement=start.holdings if start is not None else (),
-        price_per_h=book.per_hour(expected.holdings) if (expected := start or bound) is not None else 0.0,
+        price_per_h=book.per_hour(place.holdings) if (place := start or bound) is not None else 0.0,
     )
 
 
@@ -269,22 +271,28 @@ def _endless(refusal: refusals.Refusal, found: RunResult) -> list[str]:
 
 def _expected(
     start: Start | None, latest: float | None, refusal: refusals.Refusal, found: RunResult, rest: NoStart, now: float
-) -> str:
-    if start is not None and latest is not None:
-        return f"It should start in {wording.span(start.at - now, latest - now)}."
-    if latest is not None:
-        return f"It should start within {wording.about(latest - now)}."
-    if start is not None:
-        return f"It should start in about {wording.about(start.at - now)}."
-    if rest is NoStart.BEYOND:
-        return f"It should start later than in {wording.about(HORIZON_S)}."
+) -> tuple[str, str]:
+    """Return the sentence that tells the expected start, and its words for a column of starts."""
+    if words := _starts(start, latest, rest, now):
+        return f"It should start {words}.", words
     if rest is NoStart.UNCOMPUTED:
-        return UNCOMPUTED
+        return UNCOMPUTED, ""
     if rest is NoStart.DEEP:
-        return f"The start time was not computed: more than {DEPTH} jobs are ahead of it."
-    if endless := _endless(refusal, found):
-        return f"The start time is unknown: nothing tells when {wording.named(endless)} will end."
-    return "The start time is unknown."
+        return f"The start time was not computed: more than {DEPTH} jobs are ahead of it.", ""
+    endless = _endless(refusal, found)
+    words = f"unknown: nothing tells when {wording.named(endless)} will end" if endless else "unknown"
+    return f"The start time is {words}.", words
+
+
+def _starts(start: Start | None, latest: float | None, rest: NoStart, now: float) -> str:
+    """Return the expected start as the end of a sentence; empty where none was found."""
+    if start is not None and latest is not None:
+        return f"in {wording.span(start.at - now, latest - now)}"
+    if latest is not None:
+        return f"within {wording.about(latest - now)}"
+    if start is not None:
+        return f"in about {wording.about(start.at - now)}"
+    return f"later than in {wording.about(HORIZON_S)}" if rest is NoStart.BEYOND else ""
 
 
 def _where(claims: tuple[holdings.Holding, ...]) -> str:

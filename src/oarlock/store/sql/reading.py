@@ -82,15 +82,14 @@ _CHANGED = (
 """Not grouped by job: SQLite would look at the whole log, by its index of jobs."""
 _NEWEST = sa.select(schema.records.c.seq).order_by(schema.records.c.seq.desc()).limit(1)
 _FIRST_SEQ = sa.select(schema.jobs.c.first_seq).where(schema.jobs.c.id == sa.bindparam("id"))
+_BEST_FIRST = [schema.checkpoints.c[name].desc() for name in ("attempt", "step", "round", "path")]
 _CHECKPOINTS = (
+    sa.select(schema.checkpoints.c.body).where(schema.checkpoints.c.job == sa.bindparam("job")).order_by(*_BEST_FIRST)
+)
+_CHECKPOINTS_OF_JOBS = (
     sa.select(schema.checkpoints.c.body)
-    .where(schema.checkpoints.c.job == sa.bindparam("job"))
-    .order_by(
-        schema.checkpoints.c.attempt.desc(),
-        schema.checkpoints.c.step.desc(),
-        schema.checkpoints.c.round.desc(),
-        schema.checkpoints.c.path.desc(),
-    )
+    .where(schema.checkpoints.c.job.in_(sa.bindparam("ids", expanding=True)))
+    .order_by(*_BEST_FIRST)
 )
 _SUBMITTED = sa.select(schema.submissions.c.job, schema.submissions.c.request_sha256).where(
     schema.submissions.c.owner == sa.bindparam("owner"), schema.submissions.c.key == sa.bindparam("key")
@@ -262,6 +261,13 @@ class SqlView:
 
     def checkpoints(self, job: str) -> list[Checkpoint]:
         return self._all(_CHECKPOINTS, Checkpoint, job=job)
+
+    def checkpoints_by_job(self, ids: Collection[str]) -> dict[str, list[Checkpoint]]:
+        found: dict[str, list[Checkpoint]] = {}
+        for some in _parts(ids):
+            for one in self._all(_CHECKPOINTS_OF_JOBS, Checkpoint, ids=some):
+                found.setdefault(one.job, []).append(one)
+        return found
 
     def submitted(self, owner: str, idempotency_key: str) -> tuple[str, str] | None:
         if not (rules.storable(owner) and rules.storable(idempotency_key)):

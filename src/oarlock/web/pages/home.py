@@ -42,9 +42,12 @@ async def show(visit: visits.Visit) -> routing.Filled:
         client.pools(),
     )
     waiting = [one for one in queue if one.phase is phases.Phase.QUEUED]
-    own, forecast, notices = await asyncio.gather(_reasons(visit), _forecast(visit, waiting), _notices(visit, states))
+    own, forecast, notices = await asyncio.gather(
+        _reasons(visit, waiting), _forecast(visit, waiting), _notices(visit, states)
+    )
     words = forecasts.expected(forecast) if forecast is not None else {}
-    order = {_key(one): place for place, one in enumerate(forecast.starts)} if forecast is not None else {}
+    starts = {_key(one): one for one in forecast.starts} if forecast is not None else {}
+    order = {job: place for place, job in enumerate(starts)}
     counted, types = _largest(devices(states, promised(forecast)))
     sparks = await asyncio.gather(*(_spark(visit, one) for one in running.items))
     return routing.Filled(
@@ -64,7 +67,7 @@ async def show(visit: visits.Visit) -> routing.Filled:
                     "why": own.get(one.job) or forecasts.why(one),
                     "holders": forecasts.holders(one),
                     "sentence": words.get(_key(one), ""),
-                    "expected": _start(words.get(_key(one), "")),
+                    "expected": starts[_key(one)].starts if _key(one) in starts else "",
                     "seen": one.job in own,
                 }
                 for one in sorted(waiting, key=lambda one: order.get(_key(one), len(order)))[:WAITING]
@@ -123,8 +126,10 @@ def devices(nodes: Sequence[bodies.NodeState], kept: Set[tuple[str, int]] = froz
     return rows
 
 
-async def _reasons(visit: visits.Visit) -> dict[str, str]:
+async def _reasons(visit: visits.Visit, waiting: Sequence[bodies.QueueRow]) -> dict[str, str]:
     """Return why the user's own waiting jobs wait, by id."""
+    if not waiting:
+        return {}
     page = await visit.client.summaries(phases=(phases.Phase.QUEUED,), limit=100)
     return {one.id: one.reason for one in page.items}
 
@@ -183,11 +188,6 @@ def promised(forecast: bodies.Forecasts | None) -> set[tuple[str, int]]:
     """Return the devices that the forecast gives to the first waiting job that has a known start."""
     first = next((one for one in forecast.starts if one.places), None) if forecast is not None else None
     return {(place.node, device) for place in first.places for device in place.devices} if first is not None else set()
-
-
-def _start(sentence: str) -> str:
-    """Return the part of the sentence that its column's heading does not say."""
-    return sentence.removeprefix("It should start ").removeprefix("The start time is ")
 
 
 def _key(one: bodies.Tenant) -> forecasts.Key:

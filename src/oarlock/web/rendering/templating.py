@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
 import jinja2
-import markupsafe
 
-from oarlock.display import amounts, durations, marks
+from oarlock.display import amounts, durations
 from oarlock.display.jobs import stacks
 from oarlock.spec import jobs
 from oarlock.spec.input import quantities
-from oarlock.web.rendering import assets, tables, texts, times
+from oarlock.web.rendering import assets, jobrows, parts, tables, texts, times
 
 FOLDER = Path(__file__).parents[1] / "templates"
-MOST_CHARACTERS = 2000
-MOST_REMEMBERED = 2000
 _ESCAPES = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|[@-Z\\-_])")
 _LAST = 253402300799.0  # the year 9999
 _METHODS = frozenset(dir(dict))
@@ -52,10 +48,11 @@ class Templates:
             lstrip_blocks=True,
             auto_reload=False,
         )
-        environment.globals["remembered"] = Remembered(environment)
+        environment.globals["bar"] = parts.bar
+        environment.globals["phase"] = parts.phase
+        environment.globals["job_rows"] = jobrows.rows
         environment.globals["csv"] = tables.link
         environment.globals["static"] = static.path
-        environment.globals["marks"] = marks.PHASES
         environment.filters |= {
             "age": durations.age,
             "ago": times.ago,
@@ -66,7 +63,7 @@ class Templates:
             "clock": clock,
             "bytes": quantities.memory_text,
             "counted": amounts.counted,
-            "cut": cut,
+            "cut": texts.cut,
             "duration": durations.text,
             "lasting": times.lasting,
             "log_text": log_text,
@@ -84,36 +81,10 @@ class Templates:
         return self._environment.get_template(template).render(facts)
 
 
-class Remembered:
-    """Parts of pages that are shown again and again: rows of long lists.
-
-    The key must hold all that the part shows. So equal parts may be shared between users: a reader with the
-    same key has already read all of it. Threads share the parts; two that miss the same one both make it.
-    """
-
-    def __init__(self, environment: jinja2.Environment) -> None:
-        self._environment = environment
-        self._parts: dict[Hashable, markupsafe.Markup] = {}
-
-    def __call__(self, template: str, key: Hashable, **facts: Any) -> markupsafe.Markup:
-        part = self._parts.get((template, key))
-        if part is None:
-            part = markupsafe.Markup(self._environment.get_template(template).render(facts))  # escaped by its template
-            if len(self._parts) >= MOST_REMEMBERED:
-                self._parts.clear()
-            self._parts[template, key] = part
-        return part
-
-
-def cut(text: str, most: int = MOST_CHARACTERS) -> str:
-    """Return a long text with its end left out, and the number of its characters."""
-    return text if len(text) <= most else f"{text[:most]}… ({len(text):,} characters)"
-
-
 def log_text(line: str) -> str:
     """Return a line of a log as a terminal shows it: without colours, and with the last text over a carriage return."""
     plain = _ESCAPES.sub("", line)
-    return cut(plain.rstrip("\r").rpartition("\r")[2])
+    return texts.cut(plain.rstrip("\r").rpartition("\r")[2])
 
 
 def moment(at: float) -> str:

@@ -11,7 +11,10 @@ from typing import Any
 
 import markupsafe
 
+MOST_CHARACTERS = 2000
 _PLAIN = re.compile(r"[\x20-\x7e\n\t]*")
+_AS_IT_IS = re.compile(r"[\t\n !#-%(-;=?-~]*")
+"""Text that HTML shows as it is."""
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
@@ -21,6 +24,16 @@ def visible(text: str) -> str:
     if _PLAIN.fullmatch(text):
         return text
     return "".join(_shown(letter) for letter in text)
+
+
+def escaped(text: str) -> str:
+    """Return a text as HTML, with the characters shown by their numbers that would reorder, hide or break it."""
+    return text if _AS_IT_IS.fullmatch(text) else str(markupsafe.escape(visible(text)))
+
+
+def cut(text: str, most: int = MOST_CHARACTERS) -> str:
+    """Return a long text with its end left out, and the number of its characters."""
+    return text if len(text) <= most else f"{text[:most]}… ({len(text):,} characters)"
 
 
 def shown(value: Any) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import jinja2
 import markupsafe
@@ -36,45 +37,62 @@ def steady(at: float, step_s: float = ROUGH_S) -> float:
     return -(-at // step_s) * step_s
 
 
+class Now(NamedTuple):
+    """The time of a page's making. An update has no `words`."""
+
+    at: float
+    words: bool
+
+
+def now(context: jinja2.runtime.Context) -> Now:
+    return Now(context["now"], not context["fragment"])
+
+
+def moment(form: str, moment: float, now: Now) -> str:
+    """Return the HTML of a moment: `3m ago` as the form has it."""
+    words, at = _words(form, moment, now)
+    return f'<time data-form="{form}" datetime="{at}">{words}</time>'
+
+
+def duration(form: str, begin: float, now: Now) -> str:
+    """Return the HTML of a duration that still grows. `begin` is its end less its length, and no moment to show."""
+    words, at = _words(form, begin, now)
+    return f'<span data-form="{form}" data-since="{at}">{words}</span>'
+
+
 @jinja2.pass_context
 def ago(context: jinja2.runtime.Context, at: float) -> markupsafe.Markup:
     """Return `3m ago`, of an event."""
-    return _moment(context, "ago", at)
+    return markupsafe.Markup(moment("ago", at, now(context)))
 
 
 @jinja2.pass_context
 def since(context: jinja2.runtime.Context, at: float) -> markupsafe.Markup:
     """Return `3m`, of a state that began at a time."""
-    return _moment(context, "age", at)
+    return markupsafe.Markup(moment("age", at, now(context)))
 
 
 @jinja2.pass_context
 def ahead(context: jinja2.runtime.Context, at: float) -> markupsafe.Markup:
     """Return `in 4m 05s`, of a forecast."""
-    return _moment(context, "ahead", round(at / ROUGH_S) * ROUGH_S)
+    return markupsafe.Markup(moment("ahead", round(at / ROUGH_S) * ROUGH_S, now(context)))
 
 
 @jinja2.pass_context
 def within(context: jinja2.runtime.Context, at: float) -> markupsafe.Markup:
     """Return `within 4m 05s`, of a time-out."""
-    return _moment(context, "within", round(at / ROUGH_S) * ROUGH_S)
+    return markupsafe.Markup(moment("within", round(at / ROUGH_S) * ROUGH_S, now(context)))
 
 
 @jinja2.pass_context
 def lasting(context: jinja2.runtime.Context, begin: float, form: str = "lasting") -> markupsafe.Markup:
-    """Return `4m 05s`, of a duration that still grows. `begin` is its end less its length, and no moment to show."""
-    words, at = _words(context, form, begin)
-    return markupsafe.Markup('<span data-form="{}" data-since="{}">{}</span>').format(form, at, words)
+    """Return `4m 05s`, as `duration` does."""
+    return markupsafe.Markup(duration(form, begin, now(context)))
 
 
-def _moment(context: jinja2.runtime.Context, form: str, moment: float) -> markupsafe.Markup:
-    words, at = _words(context, form, moment)
-    return markupsafe.Markup('<time data-form="{}" datetime="{}">{}</time>').format(form, at, words)
-
-
-def _words(context: jinja2.runtime.Context, form: str, moment: float) -> tuple[str, str]:
+def _words(form: str, moment: float, now: Now) -> tuple[str, str]:
     """Return the words, none in an update, and the moment as ISO 8601 in UTC, with its first decimal."""
     tenths = round(min(max(moment, 0.0), _LAST) * 10)
     at = f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(tenths // 10))}.{tenths % 10}Z"
-    gone = context["now"] - tenths / 10
-    return "" if context["fragment"] else FORMS[form](-gone if form in AHEAD else gone), at
+    gone = now.at - tenths / 10
+    return FORMS[form](-gone if form in AHEAD else gone) if now.words else "", at

@@ -58,9 +58,9 @@
         verdict.textContent = "The session has ended. Log in in another tab; your text stays here.";
         return;
       }
-      if (answer.redirected) {
+      if (answer.status === 201) {
         sessionStorage.removeItem(drawer);
-        location.assign(answer.url);
+        location.assign(answer.headers.get("Location"));
         return;
       }
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");

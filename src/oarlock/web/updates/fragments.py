@@ -18,7 +18,6 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
-import msgspec
 from starlette import responses
 
 from oarlock.web.access import visits
@@ -42,24 +41,28 @@ class Made(NamedTuple):
 Making = Callable[[], Awaitable[Made]]
 
 
-class Update(msgspec.Struct, frozen=True):
-    """A content, plain and compressed, with its mark and its last event."""
+class Update:
+    """A content with its mark and its last event. It is compressed for the first page that takes it so."""
 
-    content: bytes
-    packed: bytes
-    mark: str
-    seq: int
-    topics: frozenset[str]
+    def __init__(self, content: bytes, seq: int, topics: frozenset[str], thread: drawing.Thread) -> None:
+        self.topics = topics
+        self._content = content
+        self._mark = f'"{hashlib.blake2b(content, digest_size=12).hexdigest()}"'
+        self._seq = seq
+        self._thread = thread
+        self._packed: asyncio.Future[bytes] | None = None
 
-    def answer(self, visit: visits.Visit) -> responses.Response:
+    async def answer(self, visit: visits.Visit) -> responses.Response:
         """Return the answer to one page, without a body if the page has this content."""
-        headers = {"etag": self.mark, visits.SEQ: str(self.seq), visits.NOW: f"{visit.server.now:.1f}"}
-        if visit.headers.get("if-none-match") == self.mark:
+        headers = {"etag": self._mark, visits.SEQ: str(self._seq), visits.NOW: f"{visit.server.now:.1f}"}
+        if visit.headers.get("if-none-match") == self._mark:
             return responses.Response(status_code=304, headers=headers)
-        packed = compressing.taken(visit.headers.get("accept-encoding", ""))
-        if packed:
-            headers["content-encoding"] = "gzip"
-        return responses.HTMLResponse(self.packed if packed else self.content, headers=headers)
+        if not compressing.taken(visit.headers.get("accept-encoding", "")):
+            return responses.HTMLResponse(self._content, headers=headers)
+        if self._packed is None:
+            self._packed = asyncio.ensure_future(self._thread(compressing.packed, self._content))
+        headers["content-encoding"] = "gzip"
+        return responses.HTMLResponse(await asyncio.shield(self._packed), headers=headers)
 
 
 class _Making:
@@ -88,17 +91,17 @@ class Updates:
             await asyncio.wait((making.update,))
             if not making.update.cancelled():
                 update = making.update.result()
-                return update.answer(visit), update.topics
+                return await update.answer(visit), update.topics
         self._forget()
         making = self._making[key] = _Making(visit.server.seq)
         try:
             made = await make()
             if made.response.status_code != 200:
                 return made.response, None
-            update = await self._thread(_update, bytes(made.response.body), making.seq, made.topics)
+            update = Update(bytes(made.response.body), making.seq, made.topics, self._thread)
             if made.shared:
                 making.update.set_result(update)
-            return update.answer(visit), update.topics if made.shared else None
+            return await update.answer(visit), update.topics if made.shared else None
         finally:
             if not making.update.done():
                 making.update.cancel()  # the others that wait make their own
@@ -109,8 +112,3 @@ class Updates:
         now = time.monotonic()
         for key in [key for key, one in self._making.items() if one.update.done() and now - one.began >= KEPT_S]:
             del self._making[key]
-
-
-def _update(content: bytes, seq: int, topics: frozenset[str]) -> Update:
-    mark = f'"{hashlib.blake2b(content, digest_size=12).hexdigest()}"'
-    return Update(content, compressing.packed(content), mark, seq, topics)

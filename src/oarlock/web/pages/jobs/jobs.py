@@ -8,18 +8,17 @@ import io
 import math
 from typing import Any, NamedTuple
 
-import msgspec
 from starlette import responses
 
 from oarlock.client import verbs
-from oarlock.display import amounts, durations
+from oarlock.display import amounts
 from oarlock.display.tables import jobcells
 from oarlock.spec import bodies, errors, jobs, phases, summaries
 from oarlock.spec.access import users
 from oarlock.web import routing
 from oarlock.web.access import visits
 from oarlock.web.drawing import colours
-from oarlock.web.rendering import templating, texts
+from oarlock.web.rendering import jobrows, templating, texts
 from oarlock.web.updates import topics
 
 PAGE = 100
@@ -35,26 +34,7 @@ DONE = {"halt": "halted", "resume": "resumed", "cancel": "canceled", "remove": "
 LIST = ("phase", *FILTERS, *TIMES, "sort", "ascending", "column", "after")
 COLUMNS = ("id", "name", "phase", "owner", "pool", "tasks", "gpus", "progress", "loss", "ran_s", "created_at", "cost")
 
-
-HEADINGS = {
-    "owner": "Owner",
-    "pool": "Pool",
-    "tasks": "Tasks",
-    "gpus": "GPUs",
-    "progress": "Progress",
-    "loss": "Loss",
-    "ran": "Ran",
-    "age": "Age",
-    "priority": "Priority",
-    "restarts": "Restarts",
-    "cost": "Cost",
-    "command": "Command",
-    "where": "Where, or why",
-}
-"""The columns that a reader may choose; the phase and the name are always shown."""
-
 SHOWN = ("owner", "pool", "tasks", "gpus", "progress", "ran", "age", "where")
-NUMBERS = frozenset({"gpus", "loss", "ran", "age", "priority", "restarts", "cost"})
 
 
 class Result(NamedTuple):
@@ -79,13 +59,12 @@ async def show(visit: visits.Visit) -> routing.Filled:
     return routing.Filled(
         template="jobs/jobs.html",
         facts={
-            "rows": [_listed(one, page.now, words=not visit.fragment) for one in page.items],
+            "rows": page.items,
             "total": sum(page.phases.get(phase, 0) + fresh.get(phase, 0) for phase in wanted),
             "fresh": sum(fresh.get(phase, 0) for phase in wanted),
             "seen": _newest(visit, page) if seen is None else seen,
             "counts": [(phase, page.phases.get(phase, 0) + fresh.get(phase, 0)) for phase in phases.Phase],
-            "headings": HEADINGS,
-            "numbers": NUMBERS,
+            "choices": jobrows.COLUMNS,
             "columns": tuple(chosen["column"] or SHOWN),
             "chosen": chosen,
             "following": page.next if len(page.items) == PAGE else None,
@@ -155,16 +134,25 @@ async def act(visit: visits.Visit) -> routing.Filled | responses.Response:
 
 
 async def _done(visit: visits.Visit, action: str, job: str) -> Result:
-    """Do one action on one job."""
-    name = job
+    """Do one action on one job. The answer of each but a removal has its name."""
+    name = await _name(visit, job) if action == "remove" else ""
     try:
-        name = (await visit.client.job(job)).name
-        await getattr(visit.client, action)(job)
+        done = await getattr(visit.client, action)(job)
     except errors.Unauthenticated:
         raise
     except errors.OarlockError as error:
-        return Result(name, error)
-    return Result(name)
+        return Result(name or await _name(visit, job), error)
+    return Result(name or done.name)
+
+
+async def _name(visit: visits.Visit, job: str) -> str:
+    """Return the name of a job, and what it was asked for where there is none."""
+    try:
+        return (await visit.client.job(job)).name
+    except errors.Unauthenticated:
+        raise
+    except errors.OarlockError:
+        return job
 
 
 def _list(visit: visits.Visit) -> str:
@@ -225,16 +213,6 @@ def row(job: summaries.Summary, now: float) -> dict[str, Any]:
     }
 
 
-def _listed(job: summaries.Summary, now: float, *, words: bool = True) -> dict[str, Any]:
-    """Return the cells of a job's row in the list, with a key that holds all that they show: ages only with `words`."""
-    cells = row(job, now)
-    ages = (durations.age(now - job.created_at), durations.age(job.ran_s)) if words else ()
-    ran_s = job.ran_s if job.running_from is None else 0.0
-    moving = msgspec.structs.replace(job, ran_s=ran_s, cost=round(job.cost, 2))
-    loss = repr(job.reading.loss) if job.reading is not None else ""  # JSON has no NaN
-    return {**cells, "key": (msgspec.json.encode(moving), cells["where"], loss, *ages)}
-
-
 async def _last_step(visit: visits.Visit, job: str) -> int | None:
     found = await visit.client.checkpoints(job)
     return found[0].step if found else None
@@ -276,7 +254,7 @@ def _chosen(visit: visits.Visit) -> dict[str, Any]:
         **{name: visit.asked(name).strip() for name in (*FILTERS, *TIMES)},
         "sort": visit.asked("sort") or "created",
         "ascending": visit.asked("ascending"),
-        "column": [one for one in visit.query.get("column", ()) if one in HEADINGS],
+        "column": [one for one in visit.query.get("column", ()) if one in jobrows.COLUMNS],
     }
 
 

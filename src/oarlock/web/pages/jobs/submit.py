@@ -108,7 +108,7 @@ async def act(visit: visits.Visit) -> routing.Filled | responses.Response:
         digest=visits.one(form, "digest"),
     )
     source = await visit.client.job(draft.source) if draft.source else None
-    action, read = visits.one(form, "action"), Read()
+    action, part, read = visits.one(form, "action"), bool(visits.one(form, "part")), Read()
     try:
         async with visit.turn(keep=action == "submit"):
             read = await asyncio.to_thread(_read, text)
@@ -116,14 +116,16 @@ async def act(visit: visits.Visit) -> routing.Filled | responses.Response:
                 draft = msgspec.structs.replace(draft, text=await asyncio.to_thread(_written, text, read, form))
                 read = await asyncio.to_thread(_read, draft.text)
             if action == "submit":
-                return routing.to(f"/jobs/{(await _submit(visit, draft, read, source)).id}")
+                place = f"/jobs/{(await _submit(visit, draft, read, source)).id}"
+                # A script that followed a redirection would load the job's page once more than the browser.
+                return responses.Response(b"", 201, {"location": place}) if part else routing.to(place)
             verdict = await _judged(visit, draft.text, read)
     except errors.Unauthenticated:
         raise
     except errors.OarlockError as error:
         line = read.line if error is read.error else await asyncio.to_thread(_line, draft.text, error)
         verdict = Verdict(error=error, line=line)
-    return _page(draft, read, verdict, source, form, part=bool(visits.one(form, "part")), posted=True)
+    return _page(draft, read, verdict, source, form, part=part, posted=True)
 
 
 async def upload(visit: visits.Visit) -> responses.Response:

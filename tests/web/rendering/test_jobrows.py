@@ -1,0 +1,111 @@
+"""A job of the list as a row of HTML: what each column shows, and that no text of a user is read as HTML."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+import pytest
+
+from oarlock.spec import intents, phases, summaries
+from oarlock.web.rendering import jobrows, times
+
+HOSTILE = '<b>&"\u202e'
+ESCAPED = "&lt;b&gt;&amp;&#34;[U+202E]"
+NOW = times.Now(1000.0, words=True)
+
+
+def job(**changed: Any) -> summaries.Summary:
+    usual: dict[str, Any] = {"id": "j-0123456789abcdef", "name": "one", "owner": "ann", "pool": "default"}
+    usual |= {"phase": phases.Phase.PROCESSING, "phase_at": 1.0, "created_at": 700.0, "command": "true"}
+    return summaries.Summary(**{**usual, "tasks": {"worker": 2, "ps": 1}, **changed})
+
+
+def test_a_row_has_a_box_the_phase_and_the_name_before_its_columns() -> None:
+    assert jobrows.row(job(wanted=intents.Intent.HALT), ("owner", "priority"), NOW) == (
+        '<tr id="row-j-0123456789abcdef">'
+        '<td><input type="checkbox" name="job" value="j-0123456789abcdef" aria-label="select one"></td>\n'
+        '<td><span class="phase blue"><span aria-hidden="true">▶</span> PROCESSING</span>'
+        ' <span class="quiet">halt</span></td>\n'
+        '<th scope="row"><a href="/jobs/j-0123456789abcdef">one</a> <span class="quiet id">abcdef</span></th>\n'
+        '<td class="wide">ann</td><td class="number">0</td></tr>'
+    )
+
+
+READING = summaries.Reading(step=120, fraction=0.5, loss=0.02134)
+BAR = '<svg class="progress" role="img" aria-label="50%" width="80" height="8" viewBox="0 0 80 8">'
+BAR += '<rect class="open" width="80" height="8"/><rect class="blue" width="40.0" height="8"/></svg>'
+
+
+@pytest.mark.parametrize(
+    ("column", "changed", "shown"),
+    [
+        ("owner", {}, "ann"),
+        ("pool", {}, "default"),
+        ("tasks", {}, "2 w 1 ps"),
+        ("gpus", {}, ""),
+        ("gpus", {"gpus": 0.5}, "0.5"),
+        ("progress", {}, ""),
+        ("progress", {"reading": READING}, BAR),
+        ("progress", {"reading": READING, "phase": phases.Phase.FAILED}, "step 120"),
+        ("progress", {"reading": summaries.Reading(step=7)}, "step 7"),
+        ("loss", {}, ""),
+        ("loss", {"reading": summaries.Reading(step=7)}, ""),
+        ("loss", {"reading": READING}, "0.02134"),
+        ("loss", {"reading": summaries.Reading(step=7, loss=float("nan"))}, "nan"),
+        ("ran", {"ran_s": 61.0}, ""),
+        ("ran", {"ran_s": 61.0, "started_at": 900.0}, "1m"),
+        (
+            "ran",
+            {"ran_s": 60.0, "started_at": 900.0, "running_from": 940.0},
+            '<span data-form="age" data-since="1970-01-01T00:15:40.0Z">1m</span>',
+        ),
+        ("age", {}, '<time data-form="age" datetime="1970-01-01T00:11:40.0Z">5m</time>'),
+        ("priority", {"priority": 77}, "77"),
+        ("restarts", {"restarts": 3}, "3"),
+        ("cost", {"cost": 1.234}, "1.23"),
+        ("command", {}, "<code>true</code>"),
+        ("where", {"reason": "It waits."}, "It waits."),
+        ("where", {"places": (summaries.Place("n0", (0, 1)),), "nodes": 1}, "on n0 (GPUs 0-1)"),
+    ],
+)
+def test_each_column_shows_its_fact(column: str, changed: dict[str, Any], shown: str) -> None:
+    (found,) = re.findall('<td class="(?:number|wide)">(.*)</td></tr>', jobrows.row(job(**changed), (column,), NOW))
+    assert found == shown
+
+
+def test_an_update_has_no_words_for_times_that_go_on() -> None:
+    running = job(started_at=900.0, running_from=940.0, ran_s=60.0)
+    found = [
+        jobrows.row(msgspec.structs.replace(running, ran_s=now - 940.0), tuple(jobrows.COLUMNS), times.Now(now, False))
+        for now in (1000.0, 5000.0)
+    ]
+    assert found[0] == found[1], "every open page would fetch itself for its ages alone"
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"id": HOSTILE},
+        {"name": HOSTILE},
+        {"owner": HOSTILE},
+        {"pool": HOSTILE},
+        {"tasks": {HOSTILE: 1}},
+        {"command": HOSTILE},
+        {"reason": HOSTILE},
+        {"places": (summaries.Place(HOSTILE, ()),), "nodes": 1},
+    ],
+    ids=lambda changed: next(iter(changed)),
+)
+def test_each_text_of_a_row_is_escaped(changed: dict[str, Any]) -> None:
+    found = jobrows.row(job(**changed), tuple(jobrows.COLUMNS), NOW)
+    assert ESCAPED in found
+    assert "\u202e" not in found
+    assert "<b>" not in found
+
+
+def test_long_texts_are_cut() -> None:
+    found = jobrows.row(job(name="n" * 300, command="c" * 300), ("command",), NOW)
+    label, name, command = f"select {'n' * 80}… (300", f">{'n' * 200}… (300", f"<code>{'c' * 200}… (300"
+    assert all(one in found for one in (label, name, command))
