@@ -293,7 +293,7 @@ class When(StrEnum):
 class Forecast(msgspec.Struct, frozen=True, kw_only=True):
     """The verdict of `oarlock plan FILE`: `message` says where it starts, or why it waits; `expected` says when.
 
-    `starts` are the words of `expected` for a column of starts: `in about 12 min`. They are empty where it has no such.
+    `starts` are the words of `expected` for a column of starts: `in about 12 min`. Empty where no start was found.
     `start` (the earliest) and `latest` are Unix seconds, None where no end of the jobs in its place is known.
     """
 

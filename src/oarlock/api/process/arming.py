@@ -21,12 +21,12 @@ def arm(environ: Mapping[str, str]) -> None:
     wanted = environ.get(VARIABLE)
     if not wanted:
         return
-    name, count, action, counts = [*wanted.split(":", 3), "", "", ""][:4]
+    name, count, action, while_there = [*wanted.split(":", 3), "", "", ""][:4]
     left = int(count or 1)
 
     def end() -> None:
         nonlocal left
-        if counts and not Path(counts).exists():
+        if while_there and not Path(while_there).exists():
             return
         left -= 1
         if left == 0:

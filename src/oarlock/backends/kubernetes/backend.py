@@ -52,8 +52,8 @@ TASKS_AT_ONCE = client.CONNECTIONS
 """Tasks in launches that are under way together. More would wait for a connection, and all of them for too long."""
 KILL_GRACE_S = 1
 """The kubelet waits so long between SIGTERM and SIGKILL. With 0 the object would go before the processes."""
-SYNC_S = 30.0
-"""The longest time that a question waits for the first look at the cluster."""
+SYNC_S, RENEW_S = 30.0, 300.0
+"""The longest time that a question waits for the first look at the cluster, and a new leader for another one."""
 
 State = observations.State
 
@@ -202,7 +202,7 @@ class KubernetesBackend:
 
     async def renew(self) -> None:
         try:
-            async with asyncio.timeout(SYNC_S):
+            async with asyncio.timeout(RENEW_S):
                 await self._own.renew()
         except TimeoutError as error:
             raise self._unread("read again") from error

@@ -109,7 +109,13 @@ class Tcp:
             return True  # closed here: receiving says so
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
-        return bool(poll.poll(within_s * 1000)) or self._is_silent()
+        if poll.poll(within_s * 1000):
+            return True
+        if self._is_silent():
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)  # receiving says so, also where the link is healed by then
+            return True
+        return False
 
     def is_broken(self) -> bool:
         try:
