@@ -294,7 +294,7 @@ class Behind(fake.Fake):
 
 
 async def test_a_new_leader_whose_view_is_old_loses_no_task() -> None:
-    """A server that stood still, or whose watch hangs, knows nothing of the tasks that the last leader made."""
+    """A server that stood still, or has a watch that hangs, knows nothing of the tasks that the last leader made."""
     plant = Plant()
     plant.behaviours["j-0001"] = RUNS
     job_id = await plant.submit()

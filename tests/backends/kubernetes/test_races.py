@@ -68,7 +68,7 @@ async def test_a_watch_that_hangs_hides_no_pod_from_a_new_leader(monkeypatch: py
             yield
 
         monkeypatch.setattr(cluster, "pages", never)
-        monkeypatch.setattr(backend, "SYNC_S", 0.01)
+        monkeypatch.setattr(backend, "RENEW_S", 0.01)
         with pytest.raises(errors.Unavailable, match="could not be read again"):
             await made.renew()
 

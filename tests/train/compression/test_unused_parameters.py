@@ -83,7 +83,7 @@ def test_a_parameter_that_no_rank_reaches_stays_as_it_is(way: str, tmp_path: Pat
 
 
 class Failing(wholegradient.WholeGradient):
-    """A compression whose ranks cannot find the parameters that none reaches."""
+    """Ranks of a compression that cannot find the parameters that none reaches."""
 
     outlives = True
 

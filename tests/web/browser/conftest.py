@@ -116,7 +116,7 @@ async def until(page: Page, expression: str) -> None:
 
 @contextlib.asynccontextmanager
 async def answered(page: Page, address: str, text: str) -> AsyncIterator[None]:
-    """Wait at the end of the block for an answer with this text, of a request whose address has `address`."""
+    """Wait at the end of the block for an answer with this text, of a request with `address` in its address."""
     found = asyncio.Event()
 
     async def look(answer: Response) -> None:
