@@ -109,8 +109,17 @@ class Watched:
 
 
 async def until(page: Page, expression: str) -> None:
-    """Wait until an expression holds. Playwright's own `wait_for_function` needs `eval`, which the pages forbid."""
-    while not await page.evaluate(expression):
+    """Wait until an expression holds. Playwright's own `wait_for_function` needs `eval`, which the pages forbid.
+
+    The page may go to another address meanwhile.
+    """
+    while True:
+        try:
+            if await page.evaluate(expression):
+                return
+        except Exception as error:
+            if "because of a navigation" not in str(error):
+                raise
         await page.wait_for_timeout(50)
 
 
