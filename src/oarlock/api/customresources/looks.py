@@ -32,7 +32,7 @@ class Looks:
         self.bell = asyncio.Event()
         self._launches = launches
         self._monotonic = monotonic
-        self._touched: dict[str, None] = {}  # in the order in which they became so
+        self._touched: dict[str, None] = {}  # in the order in which they were named
         self._told: dict[str, None] = {}
         self._busy: set[str] = set()
         self._again: dict[str, tuple[float, float]] = {}  # when it is looked at again, and the pause
@@ -64,7 +64,7 @@ class Looks:
         return found
 
     def done(self, uid: str, pause_s: float | None) -> None:
-        """Take note that a look is over. It is repeated after `pause_s` at least; None: once there is a reason."""
+        """Take note that a look is over. It is repeated after `pause_s` at least; with None, once it is asked for."""
         self._busy.discard(uid)
         self.bell.set()
         if pause_s is None:

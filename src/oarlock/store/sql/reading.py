@@ -26,6 +26,7 @@ from oarlock.store import rules, stores
 from oarlock.store.sql import schema
 
 T = TypeVar("T")
+OfJob = TypeVar("OfJob", Holding, Checkpoint)
 
 MANY = 500
 """Most values in one IN: SQLite allows 999 in old builds."""
@@ -212,11 +213,7 @@ class SqlView:
         return self._all(_HOLDINGS_OF_JOB, Holding, job=job)
 
     def holdings_by_job(self, ids: Collection[str]) -> dict[str, list[Holding]]:
-        found: dict[str, list[Holding]] = {}
-        for some in _parts(ids):
-            for claim in self._all(_HOLDINGS_OF_JOBS, Holding, ids=some):
-                found.setdefault(claim.job, []).append(claim)
-        return found
+        return self._by_job(_HOLDINGS_OF_JOBS, Holding, ids)
 
     def records(
         self, after: int, *, job: str | None = None, kinds: Collection[str] = (), limit: int = 1000
@@ -263,11 +260,7 @@ class SqlView:
         return self._all(_CHECKPOINTS, Checkpoint, job=job)
 
     def checkpoints_by_job(self, ids: Collection[str]) -> dict[str, list[Checkpoint]]:
-        found: dict[str, list[Checkpoint]] = {}
-        for some in _parts(ids):
-            for one in self._all(_CHECKPOINTS_OF_JOBS, Checkpoint, ids=some):
-                found.setdefault(one.job, []).append(one)
-        return found
+        return self._by_job(_CHECKPOINTS_OF_JOBS, Checkpoint, ids)
 
     def submitted(self, owner: str, idempotency_key: str) -> tuple[str, str] | None:
         if not (rules.storable(owner) and rules.storable(idempotency_key)):
@@ -347,6 +340,13 @@ class SqlView:
         if not all(rules.storable(text) for text in wanted.values() if isinstance(text, str)):
             return []
         return [decode(body, noun) for body in self._connection.execute(statement, wanted).scalars()]
+
+    def _by_job(self, statement: sa.Select[Any], noun: type[OfJob], ids: Collection[str]) -> dict[str, list[OfJob]]:
+        found: dict[str, list[OfJob]] = {}
+        for some in _parts(ids):
+            for one in self._all(statement, noun, ids=some):
+                found.setdefault(one.job, []).append(one)
+        return found
 
 
 def _parts(ids: Collection[str]) -> Iterator[list[str]]:
