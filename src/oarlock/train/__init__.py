@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from oarlock.train.stopping import Stopped
     from oarlock.train.strategies.allreduce import AllReduce
     from oarlock.train.strategies.dataparallel import data_parallel, no_sync
+    from oarlock.train.strategies.ingraph import InGraph
     from oarlock.train.strategies.modelparallel import ModelParallel
     from oarlock.train.strategies.parameterservers import ParameterServers
     from oarlock.train.strategies.strategy import Strategy
@@ -53,6 +54,7 @@ _HOMES = {
     "DivergedError": "errors",
     "EarlyStopping": "hooks",
     "Hook": "moments",
+    "InGraph": "strategies.ingraph",
     "ModelParallel": "strategies.modelparallel",
     "NaNGuard": "hooks",
     "PowerSGD": "compression.powersgd",
@@ -91,6 +93,7 @@ __all__ = [
     "DivergedError",
     "EarlyStopping",
     "Hook",
+    "InGraph",
     "ModelParallel",
     "NaNGuard",
     "ParameterServers",

@@ -257,7 +257,8 @@ class Face:
             work.fact(translation.ADMITTED, False, "ForeignLabel", _FOREIGN)
             return await self._told(work, None)
         self._know(found.metadata.uid, job.id)
-        job = await self._recorded(job, await self._resource(found))
+        if job.resource is None:
+            job = await self._recorded(job, await self._resource(found))
         tenant = self._tenants.get(found.metadata.namespace)
         if tenant is not None and tenant.user != job.owner:
             return await self._told(_given_away(found, job, tenant), job)

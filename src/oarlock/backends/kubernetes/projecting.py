@@ -10,6 +10,7 @@ object, the cluster's garbage collector removes them.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -75,6 +76,7 @@ class Projection:
         self._defined = False
         self._discovered_at: float | None = None
         self._definition: tuple[str | None, float] | None = None  # its UID, and when it was read
+        self._reading = asyncio.Lock()
 
     async def make(self, job: jobs.Job) -> resources.OarlockJob | None:
         """Make the job's object, or find it; None where the cluster has no definition, or the settings want none.
@@ -115,10 +117,11 @@ class Projection:
 
     async def definition(self) -> str | None:
         """Return the UID of the definition, as it was a short time ago, or None."""
-        now = self._monotonic()
-        if self._definition is None or now - self._definition[1] >= DEFINITION_S:
-            self._definition = await definition(self._api) or None, now
-        return self._definition[0]
+        async with self._reading:
+            now = self._monotonic()
+            if self._definition is None or now - self._definition[1] >= DEFINITION_S:
+                self._definition = await definition(self._api) or None, now
+            return self._definition[0]
 
     async def owner(self, job: jobs.Job) -> resources.Resource | None:
         """Return the object that owns the job's pods, made where the job has none yet; None where none can own them.
