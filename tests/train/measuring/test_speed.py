@@ -19,7 +19,9 @@ from torch import nn
 from oarlock import train
 from oarlock.train import agreement, batchsizes, environment, errors, membership, worlds
 from oarlock.train import session as timed
+from oarlock.train.compression import powersgd
 from oarlock.train.measuring import noise, pace, straggling
+from oarlock.train.strategies import strategy
 
 
 class Clock:
@@ -243,16 +245,24 @@ def grow(folder: Path) -> None:
     scripts.adapt(folder, change={3: '{"local": 16, "accumulate": 1}', 8: '{"local": 32, "accumulate": 1}'}, epochs=9)
 
 
-@pytest.mark.parametrize(("compression", "times"), [("powersgd", 1), ("bf16", 0)])
-def test_a_strategy_that_measures_no_noise_says_once_that_the_gain_stays(
-    compression: str, times: int, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("compression", ["powersgd", "bf16"])
+def test_a_new_batch_size_is_told(compression: str, tmp_path: Path) -> None:
     told = json.dumps({"compression": compression})
     env = report_env(tmp_path, OARLOCK_BATCH_SIZE="16", OARLOCK_STRATEGY=told)
     assert crew.run(grow, tmp_path, folder=tmp_path, env_of_rank=env) == [0, 0], crew.output(tmp_path)
     said = crew.output(tmp_path)
     assert said.count("on a step takes") == 2, said
-    assert said.count("so session.gain stays 1") == times, said
+    assert "session.gain stays 1" not in said
+
+
+@pytest.mark.parametrize(("measures", "times"), [(False, 1), (True, 0)])
+def test_where_the_noise_is_not_measured_it_is_said_once_that_the_gain_stays(*, measures: bool, times: int) -> None:
+    figures = strategy.Figures(worlds.init())
+    figures.measures_noise = measures
+    words = batchsizes.Words()
+    said = [words.of(step, train.Batch(16), 2, [figures]) for step in (3, 8)]
+    assert all("a step takes 16 examples on each of 2 ranks" in one for one in said)
+    assert "".join(said).count("so session.gain stays 1") == times
 
 
 def test_a_strategy_knows_whether_it_measures_noise() -> None:
@@ -262,6 +272,9 @@ def test_a_strategy_knows_whether_it_measures_noise() -> None:
     figures = train.AllReduce().figures
     later.take_over([], None, figures)
     assert not figures.measures_noise, "it goes on with the figures of another strategy"
+    compressed = powersgd.LowRank()
+    compressed.take_over([], None, figures)
+    assert figures.measures_noise
 
 
 @pytest.mark.parametrize(
