@@ -1,4 +1,4 @@
-"""A server on this machine for a cluster whose pods reach it: one of the cluster's nodes is this machine."""
+"""A server on this machine for a cluster of which the pods reach it: one of the cluster's nodes is this machine."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ UNSHOWN = {
     "/jobs/{job}/metrics/numbers": "numbers for a script",
     "/live": "a stream",
 }
-"""The paths whose answer is no page, with what it is."""
+"""The paths that answer with no page, and with what they do."""
 
 
 RUNS = [

@@ -191,7 +191,7 @@ async def test_fields_keep_what_the_reader_entered_and_others_follow_the_server(
 
 
 async def test_rows_that_change_places_keep_their_ticks_and_the_focus(opened: Open) -> None:
-    """A row whose place alone were patched would give the tick and the focus of one job to another."""
+    """If only the place of a row were patched, it would give the tick and the focus of one job to another."""
     found = await opened.page.evaluate(
         """() => {
             const main = document.getElementById("content");

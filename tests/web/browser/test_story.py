@@ -71,7 +71,7 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[shells.Shell]:
 
 
 LONGEST_MS = 5000
-"""A page whose server is back has asked it by then."""
+"""Once its server is back, a page has asked it by then."""
 WAITS = """
 window.waits = [];
 window.planned = setTimeout.bind(window);

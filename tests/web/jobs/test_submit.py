@@ -469,7 +469,7 @@ def test_attributes_for_all_files_do_not_add_up(tmp_path: Any) -> None:
 
 
 def sparse(version: str) -> bytes:
-    """A file with holes, whose map is without an end: that of old GNU tar, or of its pax form 1.0."""
+    """A file with holes and a map of them that has no end: that of old GNU tar, or of its pax form 1.0."""
     info = tarfile.TarInfo("a")
     if version == "old":
         info.type = tarfile.GNUTYPE_SPARSE

@@ -222,7 +222,7 @@ KEPT = {
     "GET /cluster": ("node",),
     "GET /jobs/{job}/log": ("q",),
 }
-"""The fields whose text the page shows again for editing."""
+"""The fields with a text that the page shows again for editing."""
 ASKING = {
     "POST /pools/edit": {"pool": "new", "action": "preview"},
     "POST /users": {"action": "add"},
