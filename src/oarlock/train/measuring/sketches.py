@@ -4,9 +4,9 @@ Each element is added to one of BUCKETS numbers, with a random sign (the count s
 Farach-Colton, ICALP 2002; as feature hashing by Weinberger et al., ICML 2009, arXiv 0902.2206). Sketches with the same
 signs add up like their gradients. So ranks that exchange compressed gradients learn the norm of their mean from 16 KB.
 
-A squared norm deviates by about sqrt(2 / BUCKETS), some 2 %, and by another amount with each draw of the signs, so that a
-mean over draws is exact. A tensor is taken for a matrix with BUCKETS columns. The sign of the element in row r and column
-c is that of r times that of r + c: two short lists of random signs in place of one per element.
+A squared norm deviates by about sqrt(2 / BUCKETS), some 2 %, and by another amount with each draw of the signs, so that
+a mean over draws is exact. A tensor is taken for a matrix with BUCKETS columns. The sign of the element in row r and
+column c is that of r times that of r + c: two short lists of random signs in place of one per element.
 """
 
 from __future__ import annotations
