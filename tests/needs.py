@@ -30,7 +30,7 @@ TABLE: Mapping[str, str] = {
     "tracing": "the right to trace a process: strace makes a flush fail",
     "process namespaces": "the right to make a process namespace: the agent as process 1 of a container",
     "network namespaces": "the right to make network namespaces, with `ip` and `tc`: a link that can be cut",
-    "ending connections": "the right to end connections of other processes, and a kernel that can (`ss --kill`)",
+    "ending connections": "the right to take descriptors of other processes (pidfd_getfd): connections are reset",
     "descriptors": "a hard limit of file descriptors that is high enough for thousands of connections",
     "no GPU": "a machine without a GPU: the error for a missing one",
     "Kubernetes API server": (

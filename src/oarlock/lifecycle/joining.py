@@ -14,11 +14,13 @@ progress.
 
 Connections may break while all members live. Those that notice it say so, if nobody is found dead within seconds, and
 the same members meet in the next round. A link that breaks again and again lets no step through, and then the gang
-restarts.
+restarts. gloo aborts the process of a connection that ends in a way, or at a moment, that it does not expect: that
+worker is replaced, and spends no restart.
 """
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 
 import msgspec
@@ -184,7 +186,14 @@ def _enough(job: jobs.Job, left: Sequence[attempts.Task]) -> bool:
 
 
 def _is_own(task: attempts.Task) -> bool:
-    return task.exit is not None and retries.spends_restart(task.exit.cause)
+    return task.exit is not None and retries.spends_restart(task.exit.cause) and not _was_cut_off(task.exit)
+
+
+def _was_cut_off(how: attempts.Exit) -> bool:
+    """Return whether a library has aborted the process for a broken connection. Its peers go on, so none of them died
+    before it.
+    """
+    return how.cause is attempts.Cause.PEER and how.code == 128 + signal.SIGABRT  # a shell between them has the code
 
 
 def _in_wave(live: attempts.Attempt, now: float) -> bool:

@@ -70,7 +70,7 @@ class Gang:
 
     def events(self, name: str, kind: str) -> list[dict[str, Any]]:
         file = self.folder / name / "events-0.jsonl"
-        lines = file.read_text().splitlines() if file.exists() else []
+        lines = file.read_text().split("\n")[:-1] if file.exists() else []  # the last one may be half written
         return [event for event in map(json.loads, lines) if event["event"] == kind]
 
     def wait(self, condition: Callable[[], bool]) -> None:

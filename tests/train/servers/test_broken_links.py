@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import errno
 import itertools
+import json
 import socket
 import threading
 import time
@@ -226,6 +227,29 @@ def test_an_exchange_is_answered_again_where_its_answer_was_lost() -> None:
         assert waiting() == [5, 4]
         first.close()
         second.close()
+
+
+def test_a_server_that_was_replaced_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was stopped, and then its host died: the kernel tells of that after minutes, and the agent at once."""
+    monkeypatch.setenv("OARLOCK_REPORT", str(tmp_path))
+    with farm.running() as stopped, farm.running() as successor:
+        first = exchanges.Exchanges(stopped, handshake.Place(0, 2, 1, "meet"))
+        announce(tmp_path, stopped)
+        gathered = farm.aside(first.gather, "a")
+        time.sleep(1.5)
+        assert not gathered.done(), "the other worker was not there"
+        announce(tmp_path, successor)
+        second = exchanges.Exchanges(successor, handshake.Place(1, 2, 1, "meet"))
+        assert [each.result(30) for each in (farm.aside(second.gather, "b"), gathered)] == [["a", "b"]] * 2
+        first.close()
+        second.close()
+
+
+def announce(report: Path, servers: addresses.Addresses) -> None:
+    """Do as the agent does in a new round."""
+    told = {"round": 2, "processes": [{"env": {addresses.VARIABLE: ",".join(servers.servers)}}]}
+    (report / "new").write_text(json.dumps(told))
+    (report / "new").rename(report / "rendezvous.json")
 
 
 @pytest.mark.parametrize(("bytes_each", "kept"), [(1, meeting.KEPT_SMALL), (meeting.SMALL_BYTES, meeting.KEPT)])

@@ -7,6 +7,7 @@ import itertools
 import os
 import select
 import socket
+import threading
 import time
 from collections.abc import Iterator
 
@@ -88,6 +89,21 @@ def test_a_frame_whose_body_is_shared_waits_for_a_peer_that_reads_nothing(
         head = far.head(shared_bytes=bodies.LEAST_BYTES)
         assert head == frames.Head(frames.Kind.STEP, fields, bodies.LEAST_BYTES, shared=True)
     sending.result(60)
+
+
+def test_a_peer_that_reads_nothing_is_given_up_once_it_is_known_to_be_gone(
+    ends: tuple[transport.Tcp, transport.Tcp],
+) -> None:
+    near, _ = ends
+    gone = threading.Event()
+    near._is_over = gone.is_set
+    sending = farm.aside(near.send, frames.Kind.STEP, {}, [memoryview(bytes(BODY_BYTES))])
+    wait_until_full(near)
+    time.sleep(PAUSE_S)
+    assert not sending.done()
+    gone.set()
+    with pytest.raises(TimeoutError, match="replaced"):
+        sending.result(60)
 
 
 def test_a_limit_holds_for_all_that_follows_until_it_is_taken_back(ends: tuple[transport.Tcp, transport.Tcp]) -> None:

@@ -26,6 +26,10 @@ class Addresses:
         host, _, port = servers[number if number < len(servers) else 0].rpartition(":")
         return host.strip("[]"), int(port)
 
+    def is_replaced(self, number: int, address: tuple[str, int]) -> bool:
+        """Return whether the agent announces another server in the place of that with this address."""
+        return self.replaced and bool(_announced(os.environ)) and self.newest(number) != address
+
 
 def given(environ: Mapping[str, str]) -> Addresses | None:
     """Return the servers of the job's role `ps`, where it has that strategy."""

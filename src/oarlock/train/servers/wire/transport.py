@@ -11,7 +11,7 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from oarlock.train import silence
@@ -24,7 +24,7 @@ SILENT_S = 25.0
 long as it likes to read them.
 """
 _LOOK_S = 1.0
-"""While it waits for the kernel, a connection looks so often whether the peer is silent."""
+"""While it waits for the kernel, a connection looks so often whether the peer is gone."""
 
 
 class Connection(Protocol):
@@ -59,11 +59,15 @@ class Connection(Protocol):
 
 
 class Tcp:
-    """A connection over a TCP socket."""
+    """A connection over a TCP socket.
 
-    def __init__(self, sock: socket.socket) -> None:
-        self._socket = sock
+    `is_over` tells whether the peer is known to be gone: the kernel of its host may have no chance to tell of that.
+    """
+
+    def __init__(self, sock: socket.socket, is_over: Callable[[], bool] = lambda: False) -> None:
+        self._socket, self._is_over = sock, is_over
         self._until: float | None = None
+        self._looked_at = time.monotonic()
         sock.settimeout(None)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -111,7 +115,7 @@ class Tcp:
         poll.register(self._socket, select.POLLIN)
         if poll.poll(within_s * 1000):
             return True
-        if self._is_silent():
+        if self._is_gone():
             with contextlib.suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)  # receiving says so, also where the link is healed by then
             return True
@@ -121,7 +125,7 @@ class Tcp:
         try:
             return not self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except BlockingIOError:
-            return self._is_silent()
+            return self._is_gone()
         except OSError:
             return True
 
@@ -138,7 +142,7 @@ class Tcp:
             try:
                 count = self._socket.recv_into(into, into.nbytes, socket.MSG_WAITALL)
             except BlockingIOError:  # after _LOOK_S
-                self._check_silence()
+                self._check()
                 continue
             if not count:
                 raise ConnectionResetError("Connection closed by peer")
@@ -150,19 +154,26 @@ class Tcp:
             try:
                 sent = self._socket.sendmsg(pieces[: -_MOST_PIECES - 1 : -1])
             except BlockingIOError:  # after _LOOK_S
-                self._check_silence()
+                self._check()
                 continue
             while pieces and sent >= pieces[-1].nbytes:
                 sent -= pieces.pop().nbytes
             if sent:
                 pieces[-1] = pieces[-1][sent:]
 
-    def _check_silence(self) -> None:
-        """Raise TimeoutError where the peer's host has vanished."""
-        if self._is_silent():
-            raise TimeoutError(f"Connection timed out: nothing was acknowledged for {SILENT_S:.0f} s")
+    def _check(self) -> None:
+        """Raise TimeoutError where the peer is gone, or its host has vanished."""
+        if self._is_gone():
+            raise TimeoutError(
+                f"Connection timed out: nothing was acknowledged for {SILENT_S:.0f} s, or the peer was replaced"
+            )
 
-    def _is_silent(self) -> bool:
+    def _is_gone(self) -> bool:
+        now = time.monotonic()
+        if now - self._looked_at >= _LOOK_S:
+            self._looked_at = now
+            if self._is_over():
+                return True
         try:
             return silence.is_silent(self._socket, SILENT_S)
         except OSError:

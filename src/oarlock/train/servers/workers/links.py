@@ -183,7 +183,8 @@ class Link:
                 time.sleep(_AGAIN_S)
 
     def _greet(self, host: str, port: int) -> tuple[transport.Tcp, bool]:
-        connection = transport.Tcp(socket.create_connection((host, port), timeout=_CONNECT_S))
+        connected = socket.create_connection((host, port), timeout=_CONNECT_S)
+        connection = transport.Tcp(connected, lambda: self._servers.is_replaced(self.number, (host, port)))
         try:
             connection.limit(_GREETING_S)
             joins = handshake.greet(connection, self._servers.token, self._place)
