@@ -50,7 +50,7 @@ DRIVEN = """async (wanted) => {
 def idle() -> list[table.Row]:
     """Count the traffic of open pages in a minute without events, and of those that show a running job.
 
-    No event tells a running job's progress, so the server looks at the pages that show it. They ask when it has changed.
+    No event tells a running job's progress: the server looks at its pages, which ask when it has changed.
     """
     rows = []
     with stage.server(200) as server, stage.browser() as browser:

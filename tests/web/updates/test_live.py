@@ -275,9 +275,15 @@ async def test_progress_reaches_the_pages_that_show_it_without_an_event(
             answer = await browser.get("/jobs", headers=told)
             assert (answer.headers["etag"], made) == (news.marks["list"], []), "the look at it is its update, too"
             assert f'aria-label="{number}0%"' in answer.text
-        monkeypatch.setattr(fragments, "KEPT_S", 0.0)
-        while len(made) < 3:
-            await asyncio.sleep(0.01)
+        looks, make = asyncio.Semaphore(0), rig.app._made
+
+        async def counted(visit: visits.Visit, page: routing.Page) -> fragments.Made:
+            looks.release()
+            return await make(visit, page)
+
+        monkeypatch.setattr(rig.app, "_made", counted)
+        for _ in range(3):
+            await looks.acquire()
         await rig.happen(job.id, events.Edited(priority=7))
         assert (await page.next("changed")).seq == start.seq + 1, "looks without a change tell nothing"
 
