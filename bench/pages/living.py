@@ -50,7 +50,7 @@ DRIVEN = """async (wanted) => {
 def idle() -> list[table.Row]:
     """Count the traffic of open pages in a minute without events, and of those that show a running job.
 
-    No event tells a running job's progress, so its pages ask for it: most of these answers are 304.
+    No event tells a running job's progress: the server looks at its pages, which ask when it has changed.
     """
     rows = []
     with stage.server(200) as server, stage.browser() as browser:
@@ -71,7 +71,7 @@ def _idle(
     with browser.context(server) as context:
         visit = stage.Visit(context.new_page())
         visit.open(server.url + path, seen)
-        visit.page.wait_for_timeout(5000)
+        visit.page.wait_for_timeout(8000)  # a page with a running job asks once after 5 s
         visit.forget()
         visit.page.wait_for_timeout(IDLE_S * 1000)
         return stage.row(what, visit.requests, "", reach, f"{visit.received_bytes / 1000:.2g} kB received")

@@ -90,7 +90,7 @@ async def test_many_notices_are_one_line_and_many_rows_are_counted(rig: browsers
 
 def test_the_largest_types_and_the_busiest_pools_are_shown() -> None:
     rows = [{"type": f"t{number}", "total": number} for number in range(6)] + [{"type": "CPUs", "total": 1}]
-    shown, hidden = home._largest(rows)
+    shown, hidden = home._largest(rows, 4)
     assert ([one["type"] for one in shown], hidden) == (["t2", "t3", "t4", "t5", "CPUs"], 2)
 
 

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import functools
 import secrets
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from starlette import responses, routing, types
@@ -89,7 +89,7 @@ class Pages:
         self._making: dict[openpages.Address, asyncio.Task[str]] = {}
         self._admissions = admissions.Admissions()
         self._turns = turns.Turns()
-        self._feeds = feeds.Feeds(self._marks, self._admissions)
+        self._feeds = feeds.Feeds(self._marks, self._changed, self._admissions)
         self._open = openpages.OpenPages()
         self._shared = visits.Shared(set(), self._turns, self._feeds, self._open, recent.RecentState())
         self._drawing = drawing.Thread()
@@ -171,10 +171,11 @@ class Pages:
 
     async def _update(self, visit: visits.Visit, page: table.Page) -> responses.Response:
         """Return the answer to an open page, and take note of the page."""
-        response, shown = await self._updates.find(visit, lambda: self._made(visit, page))
-        if shown is not None:
+        response, update = await self._updates.find(visit, lambda: self._made(visit, page))
+        if update is not None:
             address = openpages.Address(readers.of_page(visit.server, visit.parameters), visit.path, visit.scope_query)
-            visit.note_open(address, shown)
+            if visit.note_open(address, update.topics, update.mark, update.period_s) and update.period_s:
+                response.headers[visits.LOOKED] = "1"  # the page need not look by itself
         return response
 
     async def _marks(self, members: feeds.Members, news: feeds.News) -> dict[str, dict[str, str]]:
@@ -182,33 +183,51 @@ class Pages:
 
         A mark is made once for each address, by the session of one of its readers.
         """
-        shown: dict[openpages.Address, dict[str, list[str]]] = {}
-        for secret in members:
-            for name, one in self._open.concerned(secret, news.topics).items():
-                shown.setdefault(one.address, {}).setdefault(secret, []).append(name)
+        shown = _by_address({secret: self._open.concerned(secret, news.topics) for secret in members})
         making: dict[openpages.Address, asyncio.Task[str]] = {}
         for address, by_session in shown.items():
             if address in self._making:
                 continue  # it takes longer than news come
-            secret = next(iter(by_session))
-            making[address] = task = asyncio.create_task(self._mark(secret, members[secret], address, news.seq))
-            self._making[address] = task
-            task.add_done_callback(functools.partial(self._made_mark, address))
+            making[address] = self._make_mark(members, by_session, address, news.seq)
         if making:
             await asyncio.wait(making.values(), timeout=MARKS_S)
         found: dict[str, dict[str, str]] = {}
         for address, task in making.items():
             if task.done() and (mark := task.result()):
-                for secret, names in shown[address].items():
-                    found.setdefault(secret, {}).update(dict.fromkeys(names, mark))
+                for secret, pages in shown[address].items():
+                    found.setdefault(secret, {}).update(dict.fromkeys(pages, mark))
         return found
+
+    async def _changed(self, members: feeds.Members) -> dict[str, dict[str, str]]:
+        """Return for each session the marks of its open pages that have changed without an event."""
+        found: dict[str, dict[str, str]] = {}
+        for address, by_session in _by_address({secret: self._open.due(secret) for secret in members}).items():
+            if address in self._making:
+                continue
+            mark = await self._make_mark(members, by_session, address, None)
+            for secret, pages in by_session.items():
+                changed = [name for name, page in pages.items() if mark and page.mark != mark]
+                if changed:
+                    found.setdefault(secret, {}).update(dict.fromkeys(changed, mark))
+        return found
+
+    def _make_mark(
+        self, members: feeds.Members, by_session: Collection[str], address: openpages.Address, seq: int | None
+    ) -> asyncio.Task[str]:
+        secret = next(iter(by_session))
+        task = self._making[address] = asyncio.create_task(self._mark(secret, members[secret], address, seq))
+        task.add_done_callback(functools.partial(self._made_mark, address))
+        return task
 
     def _made_mark(self, address: openpages.Address, _: asyncio.Task[str]) -> None:
         del self._making[address]
 
-    async def _mark(self, secret: str, server: bodies.Server, address: openpages.Address, seq: int) -> str:
-        """Return the mark of a page's present content, empty where no others may share it: then each page asks."""
-        headers = [(visits.UNASKED, b"1"), (visits.SEQ.encode(), b"%d" % seq)]
+    async def _mark(self, secret: str, server: bodies.Server, address: openpages.Address, seq: int | None) -> str:
+        """Return the mark of a page's present content, empty where no others may share it: then each page asks.
+
+        With `seq` it may be that of an update of the last moment which has this event.
+        """
+        headers = [(visits.UNASKED, b"1"), *([(visits.SEQ.encode(), b"%d" % seq)] if seq is not None else ())]
         scope = {"type": "http", "method": "GET", "path": address.path, "query_string": address.query}
         scope["headers"] = headers
         visit = visits.Visit(scope, _nothing, self._api, secret, self._cookie, self._shared)
@@ -216,19 +235,21 @@ class Pages:
             page = self._page(visit)
             visit.admit_as(server)
             _permit(visit, page)
-            response, shown = await self._updates.find(visit, lambda: self._made(visit, page))
-            return response.headers.get("etag", "") if shown is not None else ""
+            _, update = await self._updates.find(visit, lambda: self._made(visit, page))
+            return update.mark if update is not None else ""
         except Exception:  # noqa: BLE001 - the page itself asks, and gets the answer
             return ""
         finally:
             await visit.close()
 
     async def _made(self, visit: visits.Visit, page: table.Page) -> fragments.Made:
-        """Return the answer of a live page, whether equal readers may share it, and its topics."""
+        """Return the answer of a live page, with all that an update has of it."""
         answer = await page.handler(visit)
         shared = isinstance(answer, table.Filled) and not answer.once and not _by_name(visit, answer)
-        topics = answer.facts.get("topics", ()) if isinstance(answer, table.Filled) else ()
-        return fragments.Made(await self._response(visit, answer, page), shared, frozenset(topics))
+        facts = answer.facts if isinstance(answer, table.Filled) else {}
+        period_s = 0.0 if facts.get("asks") else float(facts.get("refresh", 0))
+        response = await self._response(visit, answer, page)
+        return fragments.Made(response, shared, frozenset(facts.get("topics", ())), period_s)
 
     async def _response(
         self, visit: visits.Visit, answer: table.Filled | responses.Response, page: table.Page | None
@@ -289,6 +310,17 @@ def _permit(visit: visits.Visit, page: table.Page) -> None:
             f"This server has no such page: it lacks `{page.capability}`.", hint="Start from the home page."
         )
     visit.demand(page.right)
+
+
+def _by_address(
+    pages: Mapping[str, Mapping[str, openpages.Open]],
+) -> dict[openpages.Address, dict[str, dict[str, openpages.Open]]]:
+    """Return pages by their addresses, and then again by the secrets of their sessions."""
+    found: dict[openpages.Address, dict[str, dict[str, openpages.Open]]] = {}
+    for secret, own in pages.items():
+        for name, one in own.items():
+            found.setdefault(one.address, {}).setdefault(secret, {})[name] = one
+    return found
 
 
 def _by_name(visit: visits.Visit, answer: table.Filled) -> bool:

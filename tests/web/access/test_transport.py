@@ -11,8 +11,14 @@ import pytest
 from oarlock.web.access import transport
 
 
-class Endless:
-    """An application that sends chunks for ever, and notes how many were taken and how it ended."""
+class Talkative:
+    """An application that sends chunks as fast as they are taken, and notes how many it could send and its end.
+
+    It lets others run after each chunk and sends `MOST` at last, so that a transport that takes all fails a test and
+    does not hang it.
+    """
+
+    MOST = 1000
 
     def __init__(self) -> None:
         self.sent = 0
@@ -21,9 +27,11 @@ class Endless:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         try:
             await send({"type": "http.response.start", "status": 200, "headers": []})
-            while True:
-                await send({"type": "http.response.body", "body": b"x" * 1000, "more_body": True})
+            while self.sent < self.MOST:
+                await send({"type": "http.response.body", "body": b"%d" % self.sent, "more_body": True})
                 self.sent += 1
+                await asyncio.sleep(0)
+            await asyncio.Event().wait()
         finally:
             self.ended.set()
 
@@ -32,15 +40,17 @@ def client(application: Any) -> httpx.AsyncClient:
     return httpx.AsyncClient(transport=transport.StreamingTransport(application), base_url="http://127.0.0.1")
 
 
-async def test_an_endless_answer_arrives_piece_by_piece_and_waits_for_its_reader() -> None:
-    endless = Endless()
-    async with client(endless) as http, http.stream("GET", "/") as answer:
+async def test_an_answer_arrives_piece_by_piece_and_is_one_piece_ahead_of_its_reader() -> None:
+    talkative = Talkative()
+    async with client(talkative) as http, http.stream("GET", "/") as answer:
         chunks = answer.aiter_raw()
-        assert await anext(chunks) == b"x" * 1000
-        for _ in range(100):
-            await asyncio.sleep(0)
-        assert endless.sent <= 3, "a slow reader costs no memory"
-    await endless.ended.wait()
+        for taken in range(5):
+            assert await anext(chunks) == b"%d" % taken
+            for _ in range(2 * Talkative.MOST):
+                await asyncio.sleep(0)
+            assert talkative.sent == taken + 2, "a slow reader costs the memory of one chunk"
+        assert not talkative.ended.is_set()
+    await asyncio.wait_for(talkative.ended.wait(), 60)
 
 
 async def test_a_body_arrives_and_the_application_hears_of_the_end() -> None:

@@ -44,6 +44,15 @@ async def test_a_page_that_has_the_content_of_its_mark_does_not_ask(opened: Open
     await opened.updated(2)
 
 
+async def test_a_page_whose_content_has_changed_without_an_event_asks(opened: Open) -> None:
+    await opened.hear(0, 1, SHOWN)
+    await opened.updated(1)
+    await opened.hear(1, 1, [], opened.tag)
+    await opened.updated(1)
+    await opened.hear(1, 1, [], '"another"')
+    await opened.updated(2)
+
+
 async def test_a_page_that_has_missed_news_finds_the_gap(opened: Open) -> None:
     await opened.hear(0, 1, ELSEWHERE)
     await opened.hear(2, 3, ELSEWHERE)  # the message from 1 to 2 is lost, and may have named this page's topic

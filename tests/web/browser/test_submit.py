@@ -11,7 +11,7 @@ from tests.e2e import shell as shells
 from tests.web.browser import conftest
 
 if TYPE_CHECKING:
-    from playwright.async_api import Page
+    from playwright.async_api import Page, Route
 
 pytestmark = pytest.mark.browser
 
@@ -148,3 +148,24 @@ async def test_a_text_is_dropped_only_when_its_job_is_there(shell: shells.Shell,
     await page.wait_for_selector("h1:has-text('kept')")
     await page.goto(browser.url + "/submit")
     assert await text.input_value() != OLD
+
+
+async def test_a_page_from_before_an_upgrade_of_the_server_leads_to_its_job(
+    shell: shells.Shell, browser: conftest.Watched
+) -> None:
+    """Its script was made for a redirection to the job."""
+
+    async def earlier(route: Route) -> None:
+        answer = await route.fetch()
+        text = await answer.text()
+        assert text.count("answer.status === 201") == 1
+        await route.fulfill(response=answer, body=text.replace("answer.status === 201", "answer.redirected"))
+
+    page = await browser.page("/jobs")
+    await page.route("**/static/submit.*", earlier)
+    await page.goto(browser.url + "/submit")
+    await page.locator("#text").fill(OLD)
+    await page.wait_for_selector("#verdict:has-text('Now:')")
+    await page.locator("button[value=submit]").click()
+    await page.locator("#verdict a:text-is('kept')").click()
+    await page.wait_for_selector("h1:has-text('kept')")

@@ -58,6 +58,7 @@ async def test_many_clicks_make_one_job_and_another_text_another(rig: browsers.W
     assert len(await jobs(rig)) == 1
     script = await send(rig, action="submit", part="yes")
     assert (script.status_code, script.headers["location"]) == (201, first.headers["location"])
+    assert browsers.links(script.text) == [first.headers["location"]], "for a script that does not know this answer"
     third = await send(rig, action="submit", text=TEXT + "priority: 60\n")
     assert third.headers["location"] != first.headers["location"]
     fourth = await send(rig, action="submit", number="n2")

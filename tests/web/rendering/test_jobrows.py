@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import html.parser
 import re
+from collections.abc import Callable
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 import pytest
@@ -11,8 +14,8 @@ import pytest
 from oarlock.spec import intents, phases, summaries
 from oarlock.web.rendering import jobrows, times
 
-HOSTILE = '<b>&"\u202e'
-ESCAPED = "&lt;b&gt;&amp;&#34;[U+202E]"
+PLAIN, HOSTILE = "simple", {'<b>&"\u202e': '<b>&"[U+202E]', "\"'>a=<": "\"'>a=<", "&#60;x": "&#60;x"}
+"""Texts of six characters, as many as a short id has, with what is to be read of them."""
 NOW = times.Now(1000.0, words=True)
 
 
@@ -84,25 +87,58 @@ def test_an_update_has_no_words_for_times_that_go_on() -> None:
     assert found[0] == found[1], "every open page would fetch itself for its ages alone"
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"id": HOSTILE},
-        {"name": HOSTILE},
-        {"owner": HOSTILE},
-        {"pool": HOSTILE},
-        {"tasks": {HOSTILE: 1}},
-        {"command": HOSTILE},
-        {"reason": HOSTILE},
-        {"places": (summaries.Place(HOSTILE, ()),), "nodes": 1},
-    ],
-    ids=lambda changed: next(iter(changed)),
-)
-def test_each_text_of_a_row_is_escaped(changed: dict[str, Any]) -> None:
-    found = jobrows.row(job(**changed), tuple(jobrows.COLUMNS), NOW)
-    assert ESCAPED in found
-    assert "\u202e" not in found
-    assert "<b>" not in found
+class Parsed(html.parser.HTMLParser):
+    """The elements of a row with their attributes, and its texts, in their order."""
+
+    def __init__(self, row: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, Any]] = []
+        self.feed(row)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, attrs))
+
+    def handle_endtag(self, tag: str) -> None:
+        self.found.append(("end", tag))
+
+    def handle_data(self, data: str) -> None:
+        self.found.append(("text", data))
+
+    def handle_comment(self, data: str) -> None:
+        self.found.append(("comment", data))
+
+
+FIELDS: dict[str, Callable[[str], dict[str, Any]]] = {
+    "id": lambda text: {"id": text},
+    "name": lambda text: {"name": text},
+    "owner": lambda text: {"owner": text},
+    "pool": lambda text: {"pool": text},
+    "tasks": lambda text: {"tasks": {text: 1}},
+    "command": lambda text: {"command": text},
+    "reason": lambda text: {"reason": text},
+    "places": lambda text: {"places": (summaries.Place(text, ()),), "nodes": 1},
+}
+
+
+@pytest.mark.parametrize("hostile", HOSTILE)
+@pytest.mark.parametrize("field", FIELDS)
+def test_a_hostile_text_makes_no_element_and_no_attribute_and_reads_as_it_is(field: str, hostile: str) -> None:
+    def parsed(text: str) -> list[tuple[str, Any]]:
+        return Parsed(jobrows.row(job(**FIELDS[field](text)), tuple(jobrows.COLUMNS), NOW)).found
+
+    def told(value: str, *, link: bool = False) -> str:
+        return value.replace(PLAIN, quote(hostile, safe="") if link else HOSTILE[hostile])
+
+    expected: list[tuple[str, Any]] = [
+        (
+            kind,
+            told(what) if isinstance(what, str) else [(name, told(value, link=name == "href")) for name, value in what],
+        )
+        for kind, what in parsed(PLAIN)
+    ]
+    assert expected != parsed(PLAIN), "the row shows the field"
+    assert parsed(hostile) == expected
 
 
 def test_long_texts_are_cut() -> None:

@@ -16,6 +16,10 @@ from tests.web import browsers
 from tests.web.browser import stills
 from tests.web.cluster import test_simulate
 
+from oarlock.spec.cluster import pools
+from oarlock.web.pages import home
+from oarlock.web.pages.administration import users
+from oarlock.web.pages.jobs import jobsections
 from oarlock.web.rendering import tables, templating
 
 OWN = {"/jobs": "/jobs.csv", "/compare": "/compare.csv"}
@@ -89,6 +93,45 @@ def test_every_table_of_the_templates_has_a_name_and_a_link() -> None:
         assert len(named) == text.count("<table"), file
         if str(file.relative_to(templating.FOLDER)) not in without:
             assert len(re.findall(r"\{\{ csv\(", text)) == len(named), file
+
+
+async def test_a_file_has_the_rows_that_its_page_leaves_out(
+    rig: browsers.WebRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bounds = {"SHOWN": 1, "WAITING": 1, "FAILED": 1, "POOLS": 1, "TYPES": 0, "OWN": 1, "LARGEST_PAGE": 1}
+    for name, most in bounds.items():
+        monkeypatch.setattr(home, name, most)
+    for name in ("EVENTS", "DECISIONS"):
+        monkeypatch.setattr(jobsections, name, 1)
+    monkeypatch.setattr(users, "MOST_USERS", 1)
+    for name in ("runs-a", "runs-b"):
+        await rig.launch(await rig.submit("ann", name=name))
+    for name in ("waits-a", "waits-b"):
+        await rig.submit("ann", name=name, roles={"worker": {"gpus": 2}})
+    for name in ("fails-a", "fails-b"):
+        failed = await rig.end((await rig.launch(await rig.submit("ann", name=name, max_restarts=0))).id, code=1)
+    for number in range(2):
+        await rig.store.write(lambda tx, number=number: tx.put_pool(pools.Pool(name=f"pool-{number}")))
+    wanted = {
+        "/?csv=running": {"runs-a", "runs-b"},
+        "/?csv=waiting": {"waits-a", "waits-b"},
+        "/?csv=failures": {"fails-a", "fails-b"},
+        "/?csv=pools": {"pool-0", "pool-1", "default"},
+        "/?csv=devices": {"h100", "CPUs"},
+        "/?sections=day&csv=day": {"h100"},
+        f"/jobs/{failed.id}?sections=events&csv=events": {"submitted", "admitted", "task_exited"},
+        "/users?csv=users": {"ann", "bob", "root"},
+    }
+    async with rig.browser("root") as browser:
+        for path, names in wanted.items():
+            page = await browser.get(re.sub("[?&]csv=.*", "", path))
+            file = rows((await browser.get(path)).text)
+            assert names <= {cell for row in file for cell in row}, path
+            if path.startswith("/?csv"):
+                assert not all(f">{name}<" in page.text for name in names), f"{path}: the page leaves some out"
+        monkeypatch.setattr(tables, "FILE_ROWS", 1)
+        cut = rows((await browser.get("/?csv=failures")).text)
+        assert [row[0] for row in cut] == ["Job", "fails-b", "cut after 1 rows"]
 
 
 async def test_an_unknown_table_is_not_found(rig: browsers.WebRig) -> None:

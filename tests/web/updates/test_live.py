@@ -18,7 +18,7 @@ from tests.web import browsers
 from oarlock.api.security import authentication
 from oarlock.client.asynchronous import clients
 from oarlock.scheduler.forecasting import forecasts
-from oarlock.spec import attempts, bodies, errors, events, phases
+from oarlock.spec import attempts, bodies, errors, events, phases, roles
 from oarlock.spec.access import users
 from oarlock.web import application, routing
 from oarlock.web.access import admissions, visits
@@ -245,6 +245,49 @@ async def test_news_have_the_marks_of_the_pages_that_they_concern(
         assert news.marks["list"] == (await browser.get("/jobs", headers=told)).headers["etag"]
 
 
+async def test_progress_reaches_the_pages_that_show_it_without_an_event(
+    rig: browsers.WebRig, made: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(openpages, "SOON_S", 0.05)
+    monkeypatch.setattr(feeds, "REST", 0)
+    job = await rig.launch(await rig.submit("ann", name="mine"))
+    key = attempts.TaskKey(job.id, 1, roles.RoleName.WORKER, 0, 1)
+    await rig.happen(job.id, events.TaskRegistered(key=key, address="h"))
+    await rig.happen(job.id, events.TaskReported(key=key, phase=phases.Phase.PROCESSING))
+
+    async def step(number: int) -> None:
+        told = attempts.Progress(step=number, at=rig.clock(), total_steps=10)
+        await rig.happen(job.id, events.TaskReported(key=key, progress=told))
+
+    async with rig.browser("ann") as browser, opened(browser) as page:
+        start = await page.next("open")
+        looked = set()
+        for name, path in {"list": "/jobs", "pools": "/pools", "charts": f"/jobs/{job.id}/metrics"}.items():
+            answer = await browser.get(path, headers=FRAGMENT | {"Oarlock-Page": name})
+            looked |= {name} if "oarlock-looked" in answer.headers else set()
+        assert looked == {"list"}, "the pools change with events alone, and charts ask for their points"
+        for number in (5, 6):
+            await step(number)
+            news = await page.next("changed")
+            assert (news.after, news.seq, news.topics, news.marks.keys()) == (start.seq, start.seq, set(), {"list"})
+            made.clear()
+            told = FRAGMENT | {"Oarlock-Page": "list", "Oarlock-Seq": str(news.seq)}
+            answer = await browser.get("/jobs", headers=told)
+            assert (answer.headers["etag"], made) == (news.marks["list"], []), "the look at it is its update, too"
+            assert f'aria-label="{number}0%"' in answer.text
+        looks, make = asyncio.Semaphore(0), rig.app._made
+
+        async def counted(visit: visits.Visit, page: routing.Page) -> fragments.Made:
+            looks.release()
+            return await make(visit, page)
+
+        monkeypatch.setattr(rig.app, "_made", counted)
+        for _ in range(3):
+            await looks.acquire()
+        await rig.happen(job.id, events.Edited(priority=7))
+        assert (await page.next("changed")).seq == start.seq + 1, "looks without a change tell nothing"
+
+
 async def test_no_mark_is_made_for_a_page_that_has_left(
     rig: browsers.WebRig, made: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -307,6 +350,24 @@ async def test_news_do_not_wait_for_a_page_that_takes_long(
         late = asyncio.create_task(browser.get("/pools", headers=FRAGMENT | {"Oarlock-Seq": str(news.seq)}))
         go.set()
         assert (await late).status_code == 200
+
+
+def test_a_page_is_due_after_its_period_since_the_last_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(openpages.time, "monotonic", lambda: now[0])
+    pages, address = openpages.OpenPages(), openpages.Address("ann", "/", b"")
+    for name, period_s in {"events": 0, "runs": 5, "waits": 60}.items():
+        assert pages.note("session", name, address, ("jobs",), "mark", period_s)
+    assert not pages.note("session", "Bad!", address, ("jobs",), "mark", 5)
+    found = []
+    for at in (1, 2, 3, 4, 60, 61):
+        now[0] = at
+        found.append(sorted(pages.due("session")))
+    assert found == [[], ["runs"], [], ["runs"], ["runs", "waits"], []]
+    now[0] = 119
+    pages.concerned("session", frozenset({"jobs"}))
+    now[0] = 120
+    assert not pages.due("session"), "news have looked at them"
 
 
 def test_pages_that_have_not_asked_for_long_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,6 +29,7 @@ UNASKED = b"oarlock-fragment"
 SEQ = "oarlock-seq"
 NOW = "oarlock-now"
 PAGE = "oarlock-page"
+LOOKED = "oarlock-looked"
 _DIGITS = 16
 _STRENGTH = {users.Right.VIEWER: 0, users.Right.USER: 1, users.Right.ADMIN: 2}
 
@@ -183,9 +184,9 @@ class Visit:
         self.demand(users.Right.ADMIN)
         return await self._shared.state.find(self.client.server_state)
 
-    def note_open(self, address: openpages.Address, shown: Iterable[str]) -> None:
-        """Take note of an update of the page that asks."""
-        self._shared.pages.note(str(self.secret), self.headers.get(PAGE, ""), address, shown)
+    def note_open(self, address: openpages.Address, shown: Iterable[str], mark: str, period_s: float) -> bool:
+        """Take note of an update of the page that asks. Return whether the page has told its name."""
+        return self._shared.pages.note(str(self.secret), self.headers.get(PAGE, ""), address, shown, mark, period_s)
 
     def note_left(self) -> None:
         """Take note that the page that asks is closed, or hidden."""

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import functools
+import itertools
 from collections.abc import Sequence, Set
 from typing import Any
+
+import msgspec
 
 from oarlock.display import amounts, findings
 from oarlock.display.jobs import forecasts, progress
@@ -16,6 +20,7 @@ from oarlock.web import routing
 from oarlock.web.access import visits
 from oarlock.web.drawing import charts, deviceday
 from oarlock.web.pages.jobs import jobs as listed
+from oarlock.web.rendering import tables
 from oarlock.web.updates import topics
 
 SHOWN = 6
@@ -24,6 +29,7 @@ FAILED = 4
 POOLS = 4
 TYPES = 4
 """Rows of a table each: together they fit a screen of 1280 x 800, and each table tells how many more there are."""
+OWN, LARGEST_PAGE = 100, 1000
 CPUS, NODES = "CPUs", "nodes"
 NAMED_NODES = 3
 NOTICES, NOTICE_CHARACTERS = 2, 300
@@ -33,30 +39,30 @@ MOST_HELD = 2000
 
 
 async def show(visit: visits.Visit) -> routing.Filled:
-    client = visit.client
+    client, most = visit.client, functools.partial(tables.most, visit.asked(tables.PARAMETER))
     running, failed, queue, states, pools = await asyncio.gather(
-        client.summaries(phases=sorted(phases.RUNNING), limit=SHOWN),
-        client.summaries(phases=(phases.Phase.FAILED,), limit=FAILED),
+        _newest(visit, phases.RUNNING, most("running", SHOWN)),
+        _newest(visit, {phases.Phase.FAILED}, most("failures", FAILED)),
         client.queue(),
         client.nodes(),
         client.pools(),
     )
     waiting = [one for one in queue if one.phase is phases.Phase.QUEUED]
     own, forecast, notices = await asyncio.gather(
-        _reasons(visit, waiting), _forecast(visit, waiting), _notices(visit, states)
+        _reasons(visit, waiting, most("waiting", OWN)), _forecast(visit, waiting), _notices(visit, states)
     )
     words = forecasts.expected(forecast) if forecast is not None else {}
     starts = {_key(one): one for one in forecast.starts} if forecast is not None else {}
     order = {job: place for place, job in enumerate(starts)}
-    counted, types = _largest(devices(states, promised(forecast)))
-    sparks = await asyncio.gather(*(_spark(visit, one) for one in running.items))
+    counted, types = _largest(devices(states, promised(forecast)), max(most("devices", TYPES), most("day", TYPES)))
+    sparks = await asyncio.gather(*(_spark(visit, one) for one in running.items[:SHOWN]))
     return routing.Filled(
         template="home.html",
         facts={
             "counts": [(phase, running.phases.get(phase, 0)) for phase in phases.Phase],
             "running": [
                 {**listed.row(one, running.now), "spark": spark, "facts": _facts(one)}
-                for one, spark in zip(running.items, sparks, strict=True)
+                for one, spark in itertools.zip_longest(running.items, sparks)  # a file has no drawings
             ],
             "phases_running": [one for one in phases.FORWARD if one in phases.RUNNING],
             "hidden_running": sum(running.phases.get(one, 0) for one in phases.RUNNING) - len(running.items),
@@ -70,7 +76,7 @@ async def show(visit: visits.Visit) -> routing.Filled:
                     "expected": starts[_key(one)].starts if _key(one) in starts else "",
                     "seen": one.job in own,
                 }
-                for one in sorted(waiting, key=lambda one: order.get(_key(one), len(order)))[:WAITING]
+                for one in sorted(waiting, key=lambda one: order.get(_key(one), len(order)))[: most("waiting", WAITING)]
             ],
             "hidden_waiting": max(0, len(waiting) - WAITING),
             "all_seen": running.phases.get(phases.Phase.QUEUED, 0) == len(waiting),
@@ -81,7 +87,7 @@ async def show(visit: visits.Visit) -> routing.Filled:
             "day": await _day(visit, states, running.now) if "day" in visit.asked("sections").split(",") else None,
             "notices": notices,
             "folded": len(notices) > NOTICES or sum(len(one.message + one.fix) for one in notices) > NOTICE_CHARACTERS,
-            "pools": [_pool(one) for one in _busiest(list(pools))],
+            "pools": [_pool(one) for one in _busiest(list(pools), most("pools", POOLS))],
             "hidden_pools": max(0, len(pools) - POOLS),
             "topics": (topics.JOBS, *sorted(topics.SHARED)),
             "refresh": 5
@@ -126,12 +132,21 @@ def devices(nodes: Sequence[bodies.NodeState], kept: Set[tuple[str, int]] = froz
     return rows
 
 
-async def _reasons(visit: visits.Visit, waiting: Sequence[bodies.QueueRow]) -> dict[str, str]:
-    """Return why the user's own waiting jobs wait, by id."""
+async def _newest(visit: visits.Visit, wanted: Set[phases.Phase], most: int) -> bodies.SummaryPage:
+    """Return the newest jobs in these phases, at most so many, with the first page's counts."""
+    page = first = await visit.client.summaries(phases=sorted(wanted), limit=min(most, LARGEST_PAGE))
+    found = [*first.items]
+    while page.next is not None and len(found) < most:
+        page = await visit.client.summaries(phases=sorted(wanted), limit=LARGEST_PAGE, after=page.next)
+        found += page.items
+    return msgspec.structs.replace(first, items=tuple(found[:most]))
+
+
+async def _reasons(visit: visits.Visit, waiting: Sequence[bodies.QueueRow], most: int) -> dict[str, str]:
+    """Return why the user's own waiting jobs wait, by id: of the newest, at most so many."""
     if not waiting:
         return {}
-    page = await visit.client.summaries(phases=(phases.Phase.QUEUED,), limit=100)
-    return {one.id: one.reason for one in page.items}
+    return {one.id: one.reason for one in (await _newest(visit, {phases.Phase.QUEUED}, most)).items}
 
 
 async def _forecast(visit: visits.Visit, waiting: Sequence[bodies.QueueRow]) -> bodies.Forecasts | None:
@@ -170,18 +185,19 @@ def _lost(lost: Sequence[nodes.Node]) -> findings.Finding:
     return findings.problem(NODES, f"{len(names)} nodes are not ready: {told}. See why: oarlock nodes", "")
 
 
-def _largest(rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], int]:
+def _largest(rows: list[dict[str, Any]], most: int) -> tuple[list[dict[str, Any]], int]:
     """Return the rows of the largest types of GPU and that of the CPUs, and how many types are left out."""
     gpus = [one for one in rows if one["type"] != CPUS]
-    most = sorted(gpus, key=lambda one: one["total"], reverse=True)[:TYPES]
-    shown = {one["type"] for one in most} | {CPUS}
-    return [one for one in rows if one["type"] in shown], len(gpus) - len(most)
+    largest = sorted(gpus, key=lambda one: one["total"], reverse=True)[:most]
+    shown = {one["type"] for one in largest} | {CPUS}
+    return [one for one in rows if one["type"] in shown], len(gpus) - len(largest)
 
 
-def _busiest(pools: Sequence[bodies.PoolState]) -> list[bodies.PoolState]:
+def _busiest(pools: Sequence[bodies.PoolState], most: int) -> list[bodies.PoolState]:
     """Return the pools with the most jobs, in the order of the tree."""
-    most = sorted(pools, key=lambda one: (one.waiting, one.running), reverse=True)[:POOLS]
-    return [one for one in pools if one in most]
+    busiest = sorted(pools, key=lambda one: (one.waiting, one.running), reverse=True)[:most]
+    names = {one.pool.name for one in busiest}
+    return [one for one in pools if one.pool.name in names]
 
 
 def promised(forecast: bodies.Forecasts | None) -> set[tuple[str, int]]:

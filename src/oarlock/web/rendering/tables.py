@@ -1,7 +1,8 @@
 """The tables of pages as CSV files.
 
 A table of a page has a name (`data-table`), and a link to the same address with `csv=NAME`. The file is made from the
-rendered page. So it has the cells, the rights and the visible text of the page, and no table is described twice. Times
+rendered page. So it has the cells, the rights and the visible text of the page, and no table is described twice. It has
+all rows, also where the page shows the first few: the page function asks `most` how many to find. Times
 (`<time>`) and rounded numbers (`<data>`) stand in it by their exact values; drawings, buttons and the columns for them
 (`drawn`, `act`) are left out.
 """
@@ -20,6 +21,8 @@ import markupsafe
 from oarlock.web.rendering import texts
 
 PARAMETER = "csv"
+FILE_ROWS = 2000
+"""The most rows of a file, which is read out of a page. Its last line says so where there are more."""
 _LEFT_OUT = frozenset({"svg", "button", "form", "script"})
 _COLUMNS_LEFT_OUT = frozenset({"drawn", "act"})
 _EXACT = {"time": "datetime", "data": "value"}
@@ -43,6 +46,11 @@ def link(context: jinja2.runtime.Context, table: str, section: str = "", **chose
     ).format(query, table.replace("-", " "))
 
 
+def most(asked: str, table: str, shown: int) -> int:
+    """Return how many rows of a table to find: `shown`, or more for the file of the table, which `asked` names."""
+    return FILE_ROWS + 1 if asked == table else shown
+
+
 def sheet(page: str, table: str) -> str | None:
     """Return the CSV of the table of this name; None where the page has none."""
     reader = _Reader(table)
@@ -50,7 +58,10 @@ def sheet(page: str, table: str) -> str | None:
     if not reader.found:
         return None
     text = io.StringIO()
-    csv.writer(text).writerows([_cell(one) for one in row] for row in reader.rows)
+    writer = csv.writer(text)
+    writer.writerows([_cell(one) for one in row] for row in reader.rows[: FILE_ROWS + 1])  # the head, too
+    if len(reader.rows) > FILE_ROWS + 1:
+        writer.writerow([f"cut after {FILE_ROWS} rows"])
     return text.getvalue()
 
 

@@ -1,7 +1,8 @@
 // Live updates. News name the topics that have changed, and a page that shows one of them fetches itself again and morphs
 // its content: at once, but at most twice a second, and never under a selection. Each message says which events it covers,
 // so a page that has missed one finds the gap and fetches. It also has the marks of pages that have fetched before: one
-// that has the content of its mark already does not fetch. One page of the browser holds the stream and tells the others.
+// that has the content of its mark already does not fetch. One that changes without events, as by a job's progress, is told
+// so by its mark alone. One page of the browser holds the stream and tells the others.
 // Sections that are made on demand are named in the address of the fetch while they are in view; those far away keep what
 // they have. The server answers 304 where the content is the same.
 "use strict";
@@ -25,6 +26,8 @@
   let told = 0; // the last event that this page was told of, until it has it
   let currentAt = Date.now();
   let beganAt = 0; // of the last fetch
+  const LOOKED_MS = 240000; // the server forgets a page that has not asked for 300 s
+  let looked = false; // at by the server, where the page changes without events
   let known = false; // to the server, which makes this page's mark with all news of it
   let fetchedAt = Date.now();
 
@@ -116,6 +119,7 @@
       if (!answer.ok && answer.status >= 500) throw new Error(answer.statusText);
       oarlockTimes.hear(Number(answer.headers.get("Oarlock-Now")));
       known = true;
+      looked = answer.headers.has("Oarlock-Looked");
       if (answer.status !== 304) {
         replace(await answer.text());
         tag = answer.ok ? answer.headers.get("ETag") || "" : "";
@@ -151,6 +155,7 @@
     return shown.includes("*") || topics.includes("*") || topics.some((one) => shown.includes(one));
   };
   const same = (marks) => tag && marks[name] === tag && !dirty && !fetching && address().href === asked;
+  const other = (marks) => tag && name in marks && marks[name] !== tag;
   const hear = ({ kind, after = 0, seq = 0, topics = ["*"], marks = {} }) => {
     if (over) return undefined;
     if (kind === "lost") return lost();
@@ -158,7 +163,7 @@
     if (kind === "hello") return heard && channel.postMessage({ kind: "at", seq: heard });
     if (kind === "ended") return news();
     currentAt = Date.now();
-    if (kind === "open" ? seq !== seen : kind === "at" ? seq > seen : seq > seen && (after > seen || concerns(topics)) && !same(marks)) {
+    if (kind === "open" ? seq !== seen : kind === "at" ? seq > seen : seq > seen && (after > seen || concerns(topics)) ? !same(marks) : other(marks)) {
       told = seq;
       return news();
     }
@@ -184,7 +189,7 @@
   addEventListener("pagehide", leave);
   addEventListener("pageshow", ({ persisted }) => persisted && shown()); // the reader came back, and finds the page as it was left
   setInterval(() => {
-    const every = Number(main.dataset.refresh || 0) * 1000;
+    const every = looked ? LOOKED_MS : Number(main.dataset.refresh || 0) * 1000;
     if ((every && Date.now() - fetchedAt >= every && !document.hidden) || (dirty && !timer && !fetching)) later(0);
   }, 1000);
 

@@ -4,6 +4,9 @@ A reader asks the API with the session of one member, and tells news at most twi
 open. Before anything is told, and after each pause and each wait, it asks the API for the user of each member's own
 session. A session that has ended, or has another right by now, hears nothing more, and its streams end. A message
 names the events that it covers, from `after` to `seq`; a page that finds a gap between two messages fetches itself.
+
+Beside this, the open pages that change without events are looked at (`openpages`). A message without an event has the
+marks of those that have changed.
 """
 
 from __future__ import annotations
@@ -18,12 +21,14 @@ import msgspec
 from oarlock.client.asynchronous import clients
 from oarlock.spec import bodies, errors
 from oarlock.web.access import admissions
-from oarlock.web.updates import readers, topics
+from oarlock.web.updates import openpages, readers, topics
 
 WAIT_S = 0.45
 """Seconds that the API waits for a line. The streams of an ended session hear none, and end within this time."""
 PAUSE_S = 0.5
 """Seconds between two looks while there are events."""
+REST = 10
+"""Looks at pages without events rest for so many times as long as they took: they take 9 % of the time at most."""
 
 
 class News(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -44,6 +49,10 @@ Marks = Callable[[Members, News], Awaitable[Mapping[str, Mapping[str, str]]]]
 """Returns the marks for news, by the secrets of the members."""
 
 
+Changed = Callable[[Members], Awaitable[Mapping[str, Mapping[str, str]]]]
+"""Returns the marks of the pages that have changed without an event, by the secrets of the members."""
+
+
 class Ended(Exception):
     """The news have ended: with the session if `session`, else with the server, a right or a failure."""
 
@@ -55,8 +64,9 @@ class Ended(Exception):
 class Feeds:
     """The readers of all sessions."""
 
-    def __init__(self, marks: Marks, known: admissions.Admissions) -> None:
+    def __init__(self, marks: Marks, changed: Changed, known: admissions.Admissions) -> None:
         self._marks = marks
+        self._changed = changed
         self._known = known
         self._feeds: dict[str, _Feed] = {}
         self._closing: set[asyncio.Task[None]] = set()
@@ -72,7 +82,7 @@ class Feeds:
         name = readers.of_log(server)
         feed = self._feeds.get(name)
         if feed is None or feed.ended:
-            feed = self._feeds[name] = _Feed(name, server.seq, self._marks, self._known)
+            feed = self._feeds[name] = _Feed(name, server.seq, self._marks, self._changed, self._known)
         member = feed.members.get(secret)
         if member is None:
             member = feed.members[secret] = _Member(secret, connect())
@@ -139,18 +149,21 @@ class _Member:
 
 
 class _Feed:
-    def __init__(self, name: str, seq: int, marks: Marks, known: admissions.Admissions) -> None:
+    def __init__(self, name: str, seq: int, marks: Marks, changed: Changed, known: admissions.Admissions) -> None:
         self.name = name
         self.seq = seq
         self.members: dict[str, _Member] = {}
         self.ended = False
         self._marks = marks
+        self._changed = changed
         self._known = known
-        self._task = asyncio.create_task(self._read())
+        self._checked: Members = {}
+        self._tasks = (asyncio.create_task(self._read()), asyncio.create_task(self._look()))
 
     async def close(self) -> None:
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def forget(self, member: _Member) -> None:
         if self.members.get(member.secret) is member:
@@ -193,6 +206,16 @@ class _Feed:
             else:
                 wait_s = WAIT_S
 
+    async def _look(self) -> None:
+        """Tell the pages that have changed without an event."""
+        while not self.ended:
+            await asyncio.sleep(openpages.SOON_S)
+            began = time.monotonic()
+            marks = await self._changed(self._checked)
+            news = News(self.seq, self.seq, frozenset())
+            self._spread({secret: msgspec.structs.replace(news, marks=own) for secret, own in marks.items()})
+            await asyncio.sleep(REST * (time.monotonic() - began))
+
     async def _check(self) -> dict[str, bodies.Server]:
         """Ask for the user of each member's session. Return those that are still equal readers, and end the others."""
         checked: dict[str, bodies.Server] = {}
@@ -205,6 +228,7 @@ class _Feed:
                     self._end(member, session=isinstance(answer, errors.Unauthenticated))
                 else:
                     raise answer
+        self._checked = checked
         return checked
 
     async def _ask(self, member: _Member) -> bodies.Server:
@@ -212,10 +236,12 @@ class _Feed:
 
     async def _tell(self, checked: Members, news: News) -> None:
         marks = await self._marks(checked, news)
-        for secret in checked:
-            own = msgspec.structs.replace(news, marks=marks.get(secret, {}))
+        self._spread({secret: msgspec.structs.replace(news, marks=marks.get(secret, {})) for secret in checked})
+
+    def _spread(self, told: Mapping[str, News]) -> None:
+        for secret, news in told.items():
             for ear in self.members[secret].ears if secret in self.members else ():
-                ear.tell(own)
+                ear.tell(news)
 
     def _end(self, member: _Member, *, session: bool) -> None:
         self.forget(member)

@@ -31,11 +31,15 @@ Key = tuple[str, str]
 
 
 class Made(NamedTuple):
-    """A page's answer, whether equal readers may share it, and the topics that it shows."""
+    """A page's answer, whether equal readers may share it, and the topics that it shows.
+
+    `period_s` are the seconds after which its content may have changed without an event, 0 if it does not.
+    """
 
     response: responses.Response
     shared: bool
     topics: frozenset[str]
+    period_s: float = 0.0
 
 
 Making = Callable[[], Awaitable[Made]]
@@ -44,18 +48,18 @@ Making = Callable[[], Awaitable[Made]]
 class Update:
     """A content with its mark and its last event. It is compressed for the first page that takes it so."""
 
-    def __init__(self, content: bytes, seq: int, topics: frozenset[str], thread: drawing.Thread) -> None:
-        self.topics = topics
-        self._content = content
-        self._mark = f'"{hashlib.blake2b(content, digest_size=12).hexdigest()}"'
+    def __init__(self, made: Made, seq: int, thread: drawing.Thread) -> None:
+        self.topics, self.period_s = made.topics, made.period_s
+        self._content = content = bytes(made.response.body)
+        self.mark = f'"{hashlib.blake2b(content, digest_size=12).hexdigest()}"'
         self._seq = seq
         self._thread = thread
         self._packed: asyncio.Future[bytes] | None = None
 
     async def answer(self, visit: visits.Visit) -> responses.Response:
         """Return the answer to one page, without a body if the page has this content."""
-        headers = {"etag": self._mark, visits.SEQ: str(self._seq), visits.NOW: f"{visit.server.now:.1f}"}
-        if visit.headers.get("if-none-match") == self._mark:
+        headers = {"etag": self.mark, visits.SEQ: str(self._seq), visits.NOW: f"{visit.server.now:.1f}"}
+        if visit.headers.get("if-none-match") == self.mark:
             return responses.Response(status_code=304, headers=headers)
         if not compressing.taken(visit.headers.get("accept-encoding", "")):
             return responses.HTMLResponse(self._content, headers=headers)
@@ -79,9 +83,9 @@ class Updates:
         self._thread = thread
         self._making: dict[Key, _Making] = {}
 
-    async def find(self, visit: visits.Visit, make: Making) -> tuple[responses.Response, frozenset[str] | None]:
-        """Return the answer to an open page, from a shared update or a new one, and the topics of an update that may be
-        shared. `make` tells whether it may be.
+    async def find(self, visit: visits.Visit, make: Making) -> tuple[responses.Response, Update | None]:
+        """Return the answer to an open page, from a shared update or a new one, and the update if it may be shared.
+        `make` tells whether it may be.
         """
         key = readers.of_page(visit.server, visit.parameters), visit.address
         making = self._making.get(key)
@@ -91,17 +95,17 @@ class Updates:
             await asyncio.wait((making.update,))
             if not making.update.cancelled():
                 update = making.update.result()
-                return await update.answer(visit), update.topics
+                return await update.answer(visit), update
         self._forget()
         making = self._making[key] = _Making(visit.server.seq)
         try:
             made = await make()
             if made.response.status_code != 200:
                 return made.response, None
-            update = Update(bytes(made.response.body), making.seq, made.topics, self._thread)
+            update = Update(made, making.seq, self._thread)
             if made.shared:
                 making.update.set_result(update)
-            return await update.answer(visit), update.topics if made.shared else None
+            return await update.answer(visit), update if made.shared else None
         finally:
             if not making.update.done():
                 making.update.cancel()  # the others that wait make their own

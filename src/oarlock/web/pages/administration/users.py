@@ -16,6 +16,7 @@ from oarlock.spec import bodies, errors
 from oarlock.spec.access import users
 from oarlock.web import routing
 from oarlock.web.access import visits
+from oarlock.web.rendering import tables
 
 MOST_USERS = 200
 
@@ -81,10 +82,10 @@ async def _page(
     error: errors.OarlockError | None = None,
     typed: Mapping[str, str] = MappingProxyType({}),
 ) -> routing.Filled:
-    found = await visit.client.users()
+    found, most = await visit.client.users(), tables.most(visit.asked(tables.PARAMETER), "users", MOST_USERS)
     facts = {
-        "users": found[:MOST_USERS],
-        "hidden": max(0, len(found) - MOST_USERS),
+        "users": found[:most],
+        "hidden": max(0, len(found) - most),
         "chosen": chosen,
         "tokens": await visit.client.tokens(chosen) if chosen else [],
         "shown": shown,

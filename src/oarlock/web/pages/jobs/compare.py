@@ -94,6 +94,7 @@ async def show(visit: visits.Visit) -> routing.Filled:
             "most": MOST,
             "topics": tuple(map(topics.of_job, ids)),
             "refresh": REFRESH_S if any(not job.terminal for job in found) else 0,
+            "asks": True,  # its charts are drawn anew when it has asked
         },
     )
 

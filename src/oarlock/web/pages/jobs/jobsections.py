@@ -16,6 +16,7 @@ from oarlock.display.jobs import eventlines, keptfiles, stragglers
 from oarlock.spec import attempts, bodies, errors, jobs
 from oarlock.web.access import visits
 from oarlock.web.drawing import charts, rankgrid, speedcurve
+from oarlock.web.rendering import tables
 
 POINTS = 200
 CHARTS = 24
@@ -47,12 +48,13 @@ async def _ranks(visit: visits.Visit, job: jobs.Job) -> dict[str, Any]:
     tasks = job.attempt.tasks if job.attempt is not None else ()
     slow = stragglers.find(tasks) if job.live is not None else None
     as_table = len(tasks) <= ROWS or visit.asked("ranks") == "table"
+    most = tables.most(visit.asked(tables.PARAMETER), "ranks", MOST_ROWS)
     return {
         "straggler": slow,
         "grid": [] if as_table else rankgrid.rows(tasks[:MOST_RANKS], slow.task if slow is not None else ""),
-        "tasks": [(task, stragglers.share_text(task)) for task in tasks[:MOST_ROWS]] if as_table else [],
+        "tasks": [(task, stragglers.share_text(task)) for task in tasks[:most]] if as_table else [],
         "count": len(tasks),
-        "hidden": max(0, len(tasks) - (MOST_ROWS if as_table else MOST_RANKS)),
+        "hidden": max(0, len(tasks) - (most if as_table else MOST_RANKS)),
         "foldable": len(tasks) > ROWS,
     }
 
@@ -90,7 +92,7 @@ async def _files(visit: visits.Visit, job: jobs.Job) -> dict[str, Any]:
         return {"files": [], "total": 0, "bytes": 0, "elsewhere": (), "kept": [], "failure": error.message}
     left = [one for one in found.items if one.path.startswith(("files/", "results/"))]
     return {
-        "files": left[:FILES],
+        "files": left[: tables.most(visit.asked(tables.PARAMETER), "files", FILES)],
         "total": len(left),
         "bytes": sum(one.bytes for one in left),
         "elsewhere": found.elsewhere,
@@ -102,7 +104,7 @@ async def _files(visit: visits.Visit, job: jobs.Job) -> dict[str, Any]:
 async def _decisions(visit: visits.Visit, job: jobs.Job) -> dict[str, Any]:
     found = await visit.client.decisions(job.id)
     kind, every = visit.asked("decision"), visit.asked("decisions") == "all"
-    shown = MOST_DECISIONS if every else DECISIONS
+    shown = tables.most(visit.asked(tables.PARAMETER), "decisions", MOST_DECISIONS if every else DECISIONS)
     counts = {what: sum(one.what is what for one in found.items) for what in bodies.What}
     chosen = [one for one in found.items if not kind or str(one.what) == kind]
     return {
@@ -124,12 +126,13 @@ async def _file(visit: visits.Visit, job: jobs.Job) -> dict[str, Any]:
 
 async def _events(visit: visits.Visit, job: jobs.Job) -> dict[str, Any]:
     found = eventlines.folded(await visit.client.events(job.id))
+    shown = tables.most(visit.asked(tables.PARAMETER), "events", EVENTS)
     return {
         "events": [
             {"record": record, "count": count, "facts": eventlines.facts(record.data)}
-            for record, count in found[-EVENTS:][::-1]
+            for record, count in found[-shown:][::-1]
         ],
-        "hidden": max(0, len(found) - EVENTS),
+        "hidden": max(0, len(found) - shown),
     }
 
 

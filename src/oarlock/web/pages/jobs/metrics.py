@@ -70,6 +70,7 @@ async def show(visit: visits.Visit) -> routing.Filled:
             "ranks": RANKS,
             "topics": (topics.of_job(job.id),),
             "refresh": 0 if job.terminal else REFRESH_S,
+            "asks": True,  # its charts are drawn anew when it has asked
         },
     )
 

@@ -30,7 +30,7 @@ from oarlock.spec.access import users
 from oarlock.spec.input import quantities, validation
 from oarlock.web import jobtext, routing, scratch
 from oarlock.web.access import visits
-from oarlock.web.rendering import texts
+from oarlock.web.rendering import templating, texts
 
 EXAMPLES = {path.stem: path.read_text() for path in sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))}
 FIRST = "one-process"
@@ -116,9 +116,8 @@ async def act(visit: visits.Visit) -> routing.Filled | responses.Response:
                 draft = msgspec.structs.replace(draft, text=await asyncio.to_thread(_written, text, read, form))
                 read = await asyncio.to_thread(_read, draft.text)
             if action == "submit":
-                place = f"/jobs/{(await _submit(visit, draft, read, source)).id}"
-                # A script that followed a redirection would load the job's page once more than the browser.
-                return responses.Response(b"", 201, {"location": place}) if part else routing.to(place)
+                job = await _submit(visit, draft, read, source)
+                return _submitted(draft, job) if part else routing.to(templating.job_path(job.id))
             verdict = await _judged(visit, draft.text, read)
     except errors.Unauthenticated:
         raise
@@ -189,6 +188,17 @@ async def _submit(visit: visits.Visit, draft: Draft, read: Read, source: jobs.Jo
     parts = (draft.number, draft.text, digest or "", *sorted(f"{name}={value}" for name, value in shell.items()))
     key = hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:32]
     return await visit.client.submit_packed(_job(read), digest, shell=shell, key=key)
+
+
+def _submitted(draft: Draft, job: jobs.Job) -> routing.Filled:
+    """Return the answer to a script, which opens the job's page.
+
+    After a redirection the script would load that page once more than the browser. The script of an earlier version
+    shows the content as the verdict: a page stays open while its server is replaced by a newer one.
+    """
+    place = templating.job_path(job.id)
+    facts = {"draft": draft, "name": job.name, "place": place}
+    return routing.Filled(template="jobs/submitted.html", facts=facts, status=201, headers=(("location", place),))
 
 
 def _job(read: Read) -> jobfile.JobSpec:
