@@ -261,6 +261,17 @@ def test_one_user_does_not_reach_the_job_of_another(site: Site) -> None:
             assert site.kubectl(*words, check=False).strip() == "no", words
 
 
+def test_the_doctor_works_in_the_pod_of_the_server(site: Site) -> None:
+    """The command is the page's: it looks for the rights, pulls the images, and lets a pod reach the server."""
+    text = conftest.PAGE.read_text()
+    (command,) = re.findall(r"^`kubectl (.* oarlock doctor --backend kubernetes)`$", text, re.MULTILINE)
+    said = site.kubectl(*command.split()).splitlines()
+    assert {line.split()[0] for line in said} == {"ok"}, said
+    checked = [line.split()[1] for line in said]
+    assert {"cluster:", "rights:", "nodes:", "server:"} <= set(checked), said
+    assert checked.count("images:") == 2, said
+
+
 def authority(site: Site) -> conftest.Path:
     return conftest.Path(json.loads((site.home / "login.json").read_text())["ca_file"])
 
