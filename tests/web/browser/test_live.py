@@ -47,9 +47,9 @@ async def test_a_page_that_has_the_content_of_its_mark_does_not_ask(opened: Open
 async def test_a_page_whose_content_has_changed_without_an_event_asks(opened: Open) -> None:
     await opened.hear(0, 1, SHOWN)
     await opened.updated(1)
-    await opened.hear(1, 1, [], opened.tag)
+    await opened.hear(0, 0, [], opened.tag)
     await opened.updated(1)
-    await opened.hear(1, 1, [], '"another"')
+    await opened.hear(0, 0, [], '"another"')
     await opened.updated(2)
 
 
