@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html.parser
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -139,6 +139,29 @@ def test_a_hostile_text_makes_no_element_and_no_attribute_and_reads_as_it_is(fie
     ]
     assert expected != parsed(PLAIN), "the row shows the field"
     assert parsed(hostile) == expected
+
+
+def test_a_row_of_an_update_is_made_anew_only_where_its_job_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, made, make = times.Now(1000.0, words=False), [], jobrows.row
+
+    def counted(one: summaries.Summary, columns: Sequence[str], at: times.Now) -> str:
+        made.append(one.name)
+        return make(one, columns, at)
+
+    monkeypatch.setattr(jobrows, "row", counted)
+    monkeypatch.setattr(jobrows, "_ROWS", {})
+    frozen = job(id="j-2", name="frozen", frozen_until=2000.0, reason="It failed.")
+    changed = job(name="two", reading=summaries.Reading(step=7))
+    shown: list[tuple[summaries.Summary, tuple[str, ...]]] = [(job(), ("owner",)), (changed, ("owner",))]
+    shown += [(changed, ("progress",)), (frozen, ("where",))]
+    for one, columns in shown:
+        for _ in range(2):
+            assert jobrows._kept(one, columns, now) == make(one, columns, now)
+    assert made == ["one", "two", "two", "frozen", "frozen"], "the time until which it is frozen has a day, or none"
+    monkeypatch.setattr(jobrows, "MOST_KEPT", 2)
+    for number in range(5):
+        jobrows._kept(job(id=f"j-{number}"), ("owner",), now)
+    assert len(jobrows._ROWS) <= 2
 
 
 def test_long_texts_are_cut() -> None:

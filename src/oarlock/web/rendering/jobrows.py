@@ -20,6 +20,8 @@ from oarlock.web.rendering import parts, texts, times
 
 LABEL_CHARACTERS = 80
 CELL_CHARACTERS = 200
+MOST_KEPT = 1000
+"""Rows of the last updates that are kept: about 2 kB each."""
 
 
 class Column(NamedTuple):
@@ -36,7 +38,29 @@ def rows(
 ) -> markupsafe.Markup:
     """Return the rows of jobs for a template, as of the page's time."""
     now = times.now(context)
-    return markupsafe.Markup("\n".join(row(one, columns, now) for one in items))  # their texts are escaped
+    make = row if now.words else _kept
+    return markupsafe.Markup("\n".join(make(one, tuple(columns), now) for one in items))  # their texts are escaped
+
+
+class _Kept(NamedTuple):
+    job: summaries.Summary
+    columns: tuple[str, ...]
+    html: str
+
+
+_ROWS: dict[str, _Kept] = {}
+
+
+def _kept(job: summaries.Summary, columns: tuple[str, ...], now: times.Now) -> str:
+    """Return a row of an update, which has no words of the time: that of the last update, if the job is the same."""
+    if job.frozen_until is not None:
+        return row(job, columns, now)
+    kept = _ROWS.get(job.id)
+    if kept is None or kept.columns != columns or kept.job != job:
+        if len(_ROWS) >= MOST_KEPT:
+            _ROWS.clear()
+        kept = _ROWS[job.id] = _Kept(job, columns, row(job, columns, now))
+    return kept.html
 
 
 def row(job: summaries.Summary, columns: Sequence[str], now: times.Now) -> str:
