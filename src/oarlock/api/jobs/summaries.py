@@ -9,8 +9,7 @@ from oarlock.spec import bodies, summaries
 
 async def show(call: routes.Call) -> bodies.SummaryPage:
     which, now = await jobs.chosen(call), call.services.clock()
-    found = await call.access.list_jobs(which)
-    counts = await call.access.count_jobs(which)
+    found, counts = await call.access.list_and_count(which)
     items = tuple(summaries.of(job, now) for job in found)
     return bodies.SummaryPage(items, jobs.following(found, which), phases=counts, now=now)
 

@@ -75,10 +75,11 @@ class Access:
         mine = msgspec.structs.replace(which, owner=self.owner(which.owner))
         return [self.shown(job) for job in await self._store.read(lambda view: view.jobs(mine))]
 
-    async def count_jobs(self, which: stores.JobFilter) -> dict[phases.Phase, int]:
-        """Return the number of the jobs that the user may see, by phase."""
+    async def list_and_count(self, which: stores.JobFilter) -> tuple[list[jobs.Job], dict[phases.Phase, int]]:
+        """Return a page of the jobs that the user may see, and the number of all of them by phase, of one moment."""
         mine = msgspec.structs.replace(which, owner=self.owner(which.owner))
-        return await self._store.read(lambda view: view.count(mine))
+        found, counts = await self._store.read(lambda view: (view.jobs(mine), view.count(mine)))
+        return [self.shown(job) for job in found], counts
 
     async def change(self, name_or_id: str, change: Callable[[stores.Transaction, jobs.Job], T]) -> T:
         """Run `change` on a job that the user may act on, within one transaction."""
