@@ -19,7 +19,7 @@ from tests.backends.kubernetes import conftest
 from tests.backends.kubernetes.testcluster import apiserver, rights
 
 from oarlock.api.customresources import clusterobjects, definitions, face
-from oarlock.backends.kubernetes import oarlockjobs, site
+from oarlock.backends.kubernetes import oarlockjobs, projecting, site
 from oarlock.backends.kubernetes.apiserver import client, objects
 from oarlock.spec import errors, jobs, resources
 from oarlock.store import stores
@@ -200,15 +200,28 @@ async def define(server: apiserver.ApiServer) -> str:
         while True:
             try:
                 await admin.create(path, first, objects.Bare)
+            except errors.Conflict:  # the answer to an earlier try was lost
+                break
             except errors.NotFound:  # not served yet
                 assert time.monotonic() < deadline
                 await asyncio.sleep(0.1)
             except errors.Unavailable as error:
                 if server.has_ended("kube-apiserver"):
                     return error.message
-                raise
+                if time.monotonic() > deadline:
+                    raise
             else:
-                return ""
+                break
+        await discovered(admin, projecting.PLURAL)
+    return ""
+
+
+async def discovered(admin: client.Client, plural: str) -> None:
+    """Return once discovery tells of the kind: the API server may take objects of it a moment earlier."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not await projecting.defined(admin, plural):
+        assert time.monotonic() < deadline, f"discovery tells of {plural}"
+        await asyncio.sleep(0.05)
 
 
 @contextlib.asynccontextmanager

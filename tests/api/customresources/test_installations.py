@@ -371,10 +371,13 @@ async def test_where_nothing_changes_the_jobs_are_not_counted_again(monkeypatch:
     async with server.serving():
         cluster.put("research", {"limit": {"gpus": 16}})
         await until(is_settled(cluster, "research"), "it is a pool")
-        await asyncio.sleep(poolface.PERIOD_S)
-        before = len(looks)
-        await asyncio.sleep(3 * poolface.PERIOD_S)
-        assert len(looks) == before
+
+        async def rests() -> bool:
+            before = len(looks)
+            await asyncio.sleep(3 * poolface.PERIOD_S)
+            return len(looks) == before
+
+        await until(rests, "no look follows")
         cluster.put("research", {"limit": {"gpus": 8}})
         await until(is_settled(cluster, "research"), "an edit is seen")
         (pool,) = await server.store.read(lambda view: view.pools())
@@ -392,6 +395,31 @@ async def two_pools(cluster: Cluster, server: Server) -> None:
         for name in ("research", "teaching"):
             cluster.put(name, {"limit": {"gpus": 16}})
         await until(is_settled(cluster, "research", "teaching"), "they are pools")
+
+
+async def test_an_object_that_is_deleted_while_another_deletion_is_looked_at_takes_its_pool_with_it() -> None:
+    """The look asks the cluster for a second, and would have made the object of the second pool again."""
+    cluster = Cluster()
+    server = Server(cluster, "here")
+
+    def answers() -> Iterator[bool]:
+        cluster.delete("teaching")
+        yield True
+
+    async with server.serving():
+        for name in ("research", "teaching"):
+            cluster.put(name, {"limit": {"gpus": 16}})
+        await until(is_settled(cluster, "research", "teaching"), "they are pools")
+        before = cluster.found["teaching"]
+        cluster.defined = answers()
+        cluster.delete("research")
+
+        async def decided() -> bool:
+            made = cluster.found.get("teaching", before).metadata.uid != before.metadata.uid
+            return made or await server.limits() == {}
+
+        await until(decided, "both pools are removed")
+        assert cluster.found == {}, "no object was made again"
 
 
 async def test_an_object_that_was_deleted_while_no_server_ran_takes_its_pool_with_it() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import time
 from collections.abc import AsyncIterator, Callable
@@ -16,7 +17,7 @@ from tests.api import rig as rigs
 from tests.api.customresources import desks
 from tests.api.customresources.desks import condition, is_false, is_true
 from tests.backends.kubernetes import conftest
-from tests.backends.kubernetes.testcluster import apiserver, rights
+from tests.backends.kubernetes.testcluster import apiserver, faults, rights
 
 from oarlock.api.customresources import definitions, poolface
 from oarlock.backends.kubernetes import oarlockpools
@@ -36,8 +37,10 @@ class Office:
         self.desk = desks.RealDesk(rig, server, admin)
 
     @contextlib.asynccontextmanager
-    async def serving(self) -> AsyncIterator[None]:
-        api = client.Client(conftest.access(self.desk.server, rights.SERVER))
+    async def serving(self, lags: Callable[[], bool] = lambda: False) -> AsyncIterator[None]:
+        """Serve the pools. While it `lags`, discovery tells what it told at first."""
+        around = functools.partial(faults.Lagging, path=resources.API, lags=lags)
+        api = client.Client(conftest.access(self.desk.server, rights.SERVER), around=around)
         watched = oarlockpools.OarlockPools(api, "here", monotonic=time.monotonic)
         async with poolface.serving(self.rig.services, watched, leads=lambda: True):
             yield
@@ -97,6 +100,7 @@ async def office(rig: rigs.Rig, resource_server: apiserver.ApiServer) -> AsyncIt
     async with client.Client(conftest.access(resource_server)) as admin:
         with contextlib.suppress(errors.Conflict):
             await admin.create(desks.DEFINITIONS, definitions.pool_definition(), objects.Bare)
+        await desks.discovered(admin, oarlockpools.PLURAL)
         one = Office(rig, resource_server, admin)
 
         async def served() -> list[Any] | None:
@@ -274,11 +278,12 @@ async def test_a_user_without_the_cluster_role_reaches_no_pool(office: Office) -
         assert (await office.pool("research")).limit == {"gpus": 2.0}
 
 
-async def test_a_definition_that_is_deleted_takes_no_pool_with_it(office: Office) -> None:
-    """Its objects go, and come back with it."""
+@pytest.mark.parametrize("lags", [False, True], ids=["", "discovery lags"])
+async def test_a_definition_that_is_deleted_takes_no_pool_with_it(office: Office, lags: bool) -> None:
+    """Its objects go, and come back with it. Discovery tells of the deletion later than the definition itself."""
     definition = definitions.pool_definition()
     path = f"{desks.DEFINITIONS}/{definition['metadata']['name']}"
-    async with office.serving():
+    async with office.serving(lambda: lags):
         await office.apply("research", limit={"gpus": 2})
         before = await office.object("research", generation_is_known)
         await office.admin.delete(path)
@@ -294,6 +299,7 @@ async def test_a_definition_that_is_deleted_takes_no_pool_with_it(office: Office
         await asyncio.sleep(3)  # time to remove the pool
         assert (await office.pool("research")).limit == {"gpus": 2.0}
         await office.admin.create(desks.DEFINITIONS, definition, objects.Bare)
+        await desks.discovered(office.admin, oarlockpools.PLURAL)
         after = await office.object("research", generation_is_known)
         assert before["metadata"]["uid"] != after["metadata"]["uid"]
         assert (await office.pool("research")).limit == {"gpus": 2.0}

@@ -62,6 +62,11 @@ async def use_pools(office: Office) -> None:  # noqa: F811
     await test_pools.until(gone, "the object goes with the pool")
     await office.delete("research")
 
+    async def removed() -> bool | None:
+        return None if "research" in await office.pools() else True
+
+    await test_pools.until(removed, "the pool goes with its object")
+
 
 async def test_the_faces_use_each_of_their_rights(office: Office) -> None:  # noqa: F811
     """A verb that is not used any more must go."""

@@ -185,9 +185,11 @@ class Face:
         deleted = set(self._deleted)
         seen, declared, states = await self._services.store.read(lambda view: (_seen(view), *_states(view)))
         found, foreign = dict(self._objects.items), self._leave()
+        late = self._objects.take_deleted()  # since the cluster was asked: the next look asks for these
+        self._deleted = self._deleted & declared.keys() | late
         self._settled = {name: found.pop(name).metadata.resource_version for name in foreign}
-        failed = False
-        names = (declared.keys() | found.keys()) - (foreign - deleted)
+        failed = bool(late)
+        names = (declared.keys() | found.keys()) - (foreign - deleted) - late
         for name in sorted(names, key=lambda name: _depth(name, declared, found)):
             if not self._is_due(name, found.get(name)):
                 failed = True

@@ -68,6 +68,7 @@ RIGHTS = (
     Right(False, "patch", "oarlockpools/status.oarlock.dev"),
     Right(False, "get", "namespaces", "kube-system"),
     Right(False, "get", "customresourcedefinitions.apiextensions.k8s.io", "oarlockjobs.oarlock.dev"),
+    Right(False, "get", "customresourcedefinitions.apiextensions.k8s.io", "oarlockpools.oarlock.dev"),
 )
 """The rights that the server needs beside those of `OBJECTS`."""
 OBJECTS = (

@@ -56,6 +56,8 @@ class OarlockPools:
             await asyncio.sleep(LOOK_AGAIN_S)
 
     async def is_defined(self) -> bool:
+        if await projecting.definition(self._api, PLURAL) == "":  # where it goes, discovery may tell so only later
+            return False
         return await projecting.defined(self._api, PLURAL)
 
     async def renew(self) -> None:

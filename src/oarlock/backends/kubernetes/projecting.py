@@ -25,7 +25,8 @@ from oarlock.spec import errors, jobs, resources
 PLURAL = "oarlockjobs"
 PLANNED_UID = "uid-planned"
 """Stands for the UID of an object that is not made yet."""
-DEFINITION = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{PLURAL}.{resources.GROUP}"
+DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+DEFINITION = f"{DEFINITIONS}/{PLURAL}.{resources.GROUP}"
 DISCOVERED_S = 30.0
 """The answer of discovery is kept so long: the definition may be installed later."""
 DEFINITION_S = 5.0
@@ -225,12 +226,12 @@ async def defined(api: client.Client, plural: str = PLURAL) -> bool:
     return any(one.name == plural and "create" in one.verbs for one in found.resources)
 
 
-async def definition(api: client.Client) -> str | None:
-    """Return the UID of the definition of OarlockJob: empty where there is none, or where it is being deleted with all
+async def definition(api: client.Client, plural: str = PLURAL) -> str | None:
+    """Return the UID of the definition of this kind: empty where there is none, or where it is being deleted with all
     its objects; None without the right to read it.
     """
     try:
-        found = (await api.get(DEFINITION, objects.Bare)).metadata
+        found = (await api.get(f"{DEFINITIONS}/{plural}.{resources.GROUP}", objects.Bare)).metadata
     except errors.NotFound:
         return ""
     except errors.Forbidden:

@@ -98,6 +98,30 @@ class Meanwhile:
         await self._inner.close()
 
 
+class Lagging:
+    """Answers a request to read `path` as it was answered first, while `lags`."""
+
+    def __init__(self, inner: transports.Transport, path: str, lags: Callable[[], bool]) -> None:
+        self._inner = inner
+        self._path = path
+        self._lags = lags
+        self._first: transports.Answer | None = None
+
+    async def send(self, request: transports.Request) -> transports.Answer:
+        if self._first is not None and request.path == self._path and self._lags():
+            return self._first
+        answer = await self._inner.send(request)
+        if request.path == self._path:
+            self._first = self._first or answer
+        return answer
+
+    def stream(self, request: transports.Request) -> contextlib.AbstractAsyncContextManager[transports.Stream]:
+        return self._inner.stream(request)
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+
 class Killed(Exception):
     """The server died here."""
 

@@ -7,7 +7,7 @@ and whether it is a watch:
     `cut`     a watch ends after its first bytes              a number   an answer with that code, without the request
     `old`     a watch tells within its stream that its resource version is too old
 
-`before` is awaited before each request is passed on, and may hold it up.
+`before` is awaited before each request is passed on, and may hold it up; `after` once its answer was.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from collections.abc import Awaitable, Callable
 import aiohttp
 from aiohttp import web
 
+from oarlock.backends.kubernetes.apiserver import transports
+
 Fate = Callable[[str, str, bool], str]
-Before = Callable[[str, str], Awaitable[None]]
+Moment = Callable[[str, str], Awaitable[None]]
 _OLD = {"type": "ERROR", "object": {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}}
 
 
@@ -37,7 +39,8 @@ class Proxy:
 
     def __init__(self, upstream: str) -> None:
         self.fate: Fate = none
-        self.before: Before = at_once
+        self.before: Moment = at_once
+        self.after: Moment = at_once
         self.met: Counter[str] = Counter()
         self.url = ""
         self._upstream = upstream
@@ -47,7 +50,9 @@ class Proxy:
     async def open(self) -> None:
         connector = aiohttp.TCPConnector(ssl=False, limit=0)
         timeout = aiohttp.ClientTimeout(total=None)
-        self._session = aiohttp.ClientSession(connector=connector, auto_decompress=False, timeout=timeout)
+        self._session = aiohttp.ClientSession(
+            connector=connector, auto_decompress=False, timeout=timeout, response_class=transports.Response
+        )
         app = web.Application(client_max_size=1 << 26)
         app.router.add_route("*", "/{path:.*}", self._answer)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
@@ -84,9 +89,14 @@ class Proxy:
             async with self._session.request(
                 request.method, f"{self._upstream}{request.path_qs}", headers=headers, data=body or None
             ) as found:
-                return await self._pass_on(request, found, fate, watch)
+                try:
+                    answer = await self._pass_on(request, found, fate, watch)
+                finally:
+                    found.close()
         except (aiohttp.ClientError, OSError):
             return _broken(request)
+        await self.after(request.method, request.path)
+        return answer
 
     async def _pass_on(
         self, request: web.Request, found: aiohttp.ClientResponse, fate: str, watch: bool

@@ -73,17 +73,14 @@ class Http:
                 limit=connections, ssl=access.tls if access.tls is not None else True, keepalive_timeout=60.0
             ),
             headers={"User-Agent": _AGENT},
+            response_class=Response,
             trust_env=False,
         )
 
     async def send(self, request: Request) -> Answer:
         try:
             async with self._open(request) as response:
-                try:
-                    body = await response.read()
-                except BaseException:
-                    _break_off(response)
-                    raise
+                body = await response.read()
         except (aiohttp.ClientError, OSError) as error:
             raise Lost(errors.words(error)) from error
         return Answer(status=response.status, body=body, retry_after=response.headers.get("Retry-After", ""))
@@ -97,7 +94,7 @@ class Http:
         try:
             yield _Stream(response)
         finally:
-            _break_off(response)
+            response.close()
 
     async def close(self) -> None:
         await self._session.close()
@@ -116,14 +113,16 @@ class Http:
         )
 
 
-def _break_off(response: aiohttp.ClientResponse) -> None:
-    """End the connection of an answer at once.
+class Response(aiohttp.ClientResponse):
+    """An answer that ends its connection at once where it is broken off, also before its first byte.
 
     A close of TLS would wait for the other side's word. The event loop may end before that, and the socket stay open.
     """
-    if response.connection is not None and response.connection.transport is not None:
-        response.connection.transport.abort()
-    response.close()
+
+    def close(self) -> None:
+        if self.connection is not None and self.connection.transport is not None:
+            self.connection.transport.abort()
+        super().close()
 
 
 class _Stream:
