@@ -1,6 +1,8 @@
 """The needs of tests: one table of the things that a machine may lack, and why a test cannot do without each.
 
 A test is skipped for a need of this table alone. The table's lines that left tests out are printed at the end of a run.
+`-m "needs(need='Kubernetes API server')"` takes the tests that are marked with a need: so `make test-kube` leaves out
+what `make test` has run, and a test is in one of the two.
 Where CI is set (`.ci/run` sets it) a test that was skipped for any other reason fails the run. So does one that was
 skipped for a need that the run itself has promised to meet (TEST_NEEDS_MET, `make test-kube`): then the cluster, not
 the machine, is at fault.
@@ -78,7 +80,15 @@ def skip(need: str, detail: str = "") -> NoReturn:
 
 def mark(need: str, *, there: bool) -> pytest.MarkDecorator:
     """Return the mark that skips a test unless the need of the table is `there`."""
-    return pytest.mark.skipif(not there, reason=_reason(need))
+    assert need in TABLE, f"name {need!r} in tests/needs.py, and why a test cannot do without it"
+    return pytest.mark.needs(need=need, there=there)
+
+
+@pytest.hookimpl(tryfirst=True)  # before any fixture
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for marked in item.iter_markers("needs"):
+        if not marked.kwargs["there"]:
+            skip(marked.kwargs["need"])
 
 
 recorded = mark("recorded workloads", there=bool(RECORDED))

@@ -6,6 +6,8 @@ import re
 import tomllib
 from pathlib import Path
 
+from tests.backends.kubernetes.testcluster import apiserver as kubernetes
+
 ROOT = Path(__file__).parent.parent
 NOT_IN_CI = {"soak", "bench"}
 
@@ -29,3 +31,15 @@ def test_all_examples_of_property_tests_run_in_ci() -> None:
         makefile,
         re.MULTILINE,
     )
+
+
+def test_each_test_that_needs_an_api_server_lies_in_a_folder_of_make_test_kube() -> None:
+    """`make test` skips those that are marked, and `make test-kube` takes them alone."""
+    (recipe,) = re.findall(r"^test-kube: setup-dev.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    folders = [ROOT / one for one in re.findall(r" (tests/\S+)(?=.*\$\(ARGS\))", recipe)]
+    need = kubernetes.needed.kwargs["need"]
+    assert f"""-m "needs(need='{need}')" """ in recipe
+    marked = [path for path in (ROOT / "tests").rglob("test_*.py") if "apiserver.needed" in path.read_text()]
+    marked.remove(Path(__file__))
+    assert marked
+    assert not [path for path in marked if not any(path.is_relative_to(folder) for folder in folders)]

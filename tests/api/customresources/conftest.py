@@ -18,9 +18,7 @@ from oarlock.spec.cluster import pools
 
 @pytest.fixture(scope="session")
 def resource_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[apiserver.ApiServer]:
-    """An API server with the definition, and nothing else."""
-    if not (apiserver.ASSETS / "kube-apiserver").exists():
-        needs.skip("Kubernetes API server")
+    """An API server with the definition, and nothing else. A test that has it is marked `apiserver.needed`."""
     with apiserver.running(tmp_path_factory.mktemp("resources") / "server") as server:
         with concurrent.futures.ThreadPoolExecutor(1) as thread:  # this one has an event loop already
             why = thread.submit(asyncio.run, desks.define(server)).result()

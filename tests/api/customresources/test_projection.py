@@ -326,6 +326,7 @@ async def is_told(rig: rigs.Rig) -> bool:
     return any(what == "job_not_projected" for what, _ in rig.reports)
 
 
+@apiserver.needed
 async def test_without_the_right_a_job_has_no_object_and_gets_it_with_the_right(real_desk: RealDesk) -> None:
     desk = real_desk
     bindings = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{desk.ann}/rolebindings"
@@ -355,6 +356,7 @@ def gang(desk: RealDesk, owner: resources.Resource | None, index: int) -> render
     return rendering.gang([test_rendering.launch(index, container=container)], told)
 
 
+@apiserver.needed
 async def test_a_launch_finds_the_object_that_the_face_has_made_and_the_other_way_round(real_desk: RealDesk) -> None:
     desk = real_desk
     first = await desk.rig.submit("root", name="first")
@@ -367,6 +369,7 @@ async def test_a_launch_finds_the_object_that_the_face_has_made_and_the_other_wa
             assert await projection.owner(second) == after.resource == await projection.owner(after)
 
 
+@apiserver.needed
 async def test_only_an_object_of_this_cluster_beside_the_pods_owns_them(real_desk: RealDesk) -> None:
     desk = real_desk
     async with launches(desk) as projection, desk.serving():
@@ -381,6 +384,7 @@ async def test_only_an_object_of_this_cluster_beside_the_pods_owns_them(real_des
         assert await projection.references(resources.Resource(desk.pods, "x", "u")) == []
 
 
+@apiserver.needed
 async def test_the_garbage_collector_removes_what_an_object_owns_and_nothing_else(real_desk: RealDesk) -> None:
     if not (apiserver.ASSETS / "kube-controller-manager").exists():
         needs.skip("garbage collector")
