@@ -28,6 +28,8 @@ KUBECTL = str(apiserver.ASSETS / "kubectl") if (apiserver.ASSETS / "kubectl").ex
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _numbers = itertools.count(1)
 PATIENCE_S = 200.0
+BUSY = (b"(Timeout)", b"(ServerTimeout)", b"request timed out", b"handshake timeout")
+"""Words of `kubectl` about an API server that did not answer in time."""
 
 
 class Desk:
@@ -127,16 +129,21 @@ class RealDesk(Desk):
         return client.Client(conftest.access(self.server, rights.SERVER))
 
     async def kubectl(self, token: str, *words: str, fails: bool = False, text: str = "") -> str:
-        """Return the output of `kubectl`, with its errors."""
+        """Return the output of `kubectl`, with its errors. Where the API server was too busy it is called again."""
         assert KUBECTL is not None
         config = self.server.kubeconfig(token)
-        process = await asyncio.create_subprocess_exec(
-            *(KUBECTL, "--kubeconfig", str(config), *words),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
-        said, _ = await process.communicate(text.encode())
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            process = await asyncio.create_subprocess_exec(
+                *(KUBECTL, "--kubeconfig", str(config), *words),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+            )
+            said, _ = await process.communicate(text.encode())
+            busy = process.returncode != 0 and any(one in said for one in BUSY)
+            if not busy or time.monotonic() > deadline:
+                break
         assert (process.returncode != 0) == fails, said.decode()
         return said.decode()
 
@@ -169,7 +176,9 @@ class RealDesk(Desk):
         await self.kubectl(self.users[namespace], "--namespace", namespace, *words)
 
     async def delete(self, namespace: str, name: str) -> None:
-        await self.kubectl(self.users[namespace], "--namespace", namespace, "delete", "oarlockjob", name)
+        await self.kubectl(
+            self.users[namespace], "--namespace", namespace, "delete", "--ignore-not-found", "oarlockjob", name
+        )
 
     async def object(self, namespace: str, name: str) -> dict[str, Any]:
         path = f"{resources.API}/namespaces/{namespace}/oarlockjobs/{name}"

@@ -174,10 +174,10 @@ class Cluster:
             if at < self._oldest:
                 yield _line("ERROR", {"code": 410, "message": "too old resource version"})
                 return
+            changed = self._changed  # before the look: more may happen while a line is taken
             for number, what, found in [one for one in self._history if one[0] > at]:
                 at = number
                 yield _line(what, found)
-            changed = self._changed
             await changed.wait()
 
     def _put(self, what: str, found: dict[str, Any]) -> None:

@@ -98,18 +98,25 @@ async def definition(api: client.Client) -> AsyncIterator[None]:
 
 
 async def _until(api: client.Client, *, there: bool) -> None:
-    """Wait until the API server serves the kind, or no longer does."""
-    async with asyncio.timeout(240):
-        while True:
-            with contextlib.suppress(errors.NotFound):
-                await api.get(f"/apis/{noderequests.GROUP}/v1/namespaces/default/{noderequests.PLURAL}", objects.Bare)
-                if there:
-                    return
-                await asyncio.sleep(0.1)
-                continue
-            if not there:
-                return
-            await asyncio.sleep(0.1)
+    """Wait until the API server serves the kind, or no longer does, and until discovery tells so: it may lag."""
+    deadline = time.monotonic() + apiserver.PATIENCE_S
+    while await _is_served(api) != there or (await _discovered(api) is not None) != there:
+        assert time.monotonic() < deadline, "the API server and its discovery tell the same"
+        await asyncio.sleep(0.1)
+
+
+async def _is_served(api: client.Client) -> bool:
+    try:
+        await api.get(f"/apis/{noderequests.GROUP}/v1/namespaces/default/{noderequests.PLURAL}", objects.Bare)
+    except errors.NotFound:
+        return False
+    return True
+
+
+async def _discovered(api: client.Client) -> str | None:
+    """Return the version that discovery tells now."""
+    asked = discovery.Kind(api, noderequests.GROUP, noderequests.PLURAL, ("v1",), monotonic=time.monotonic)
+    return await asked.version()
 
 
 def request(number: int = 1) -> provisioning.NodeRequest:

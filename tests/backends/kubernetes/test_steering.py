@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -15,29 +15,52 @@ from tests.backends.kubernetes import conftest
 from tests.backends.kubernetes.test_backend import KubernetesRig
 from tests.backends.kubernetes.testcluster import apiserver, cluster, rights
 
+from oarlock.backends import backends
 from oarlock.backends.kubernetes import backend, site, steering
 from oarlock.backends.kubernetes.apiserver import client, objects
-from oarlock.backends.kubernetes.pods import labels, rendering
+from oarlock.backends.kubernetes.pods import labels, podstates, rendering
 from oarlock.spec import errors, jobfile
 from oarlock.spec.reconciling import observations
 
 pytestmark = [apiserver.needed, apiserver.scheduled]
 key = contract.key
+PATIENT_S = 1e6
+"""The time that a launch has here. None ends by itself."""
 STORAGE = "/apis/storage.k8s.io/v1/storageclasses"
 
 
 class SteeredRig(KubernetesRig):
-    """A rig whose server lets the stock scheduler bind, if `mode` says so."""
+    """A rig whose server lets the stock scheduler bind, if `mode` says so. The time for that is over when a test says
+    so, however long the scheduler takes.
+    """
 
     mode = site.Mode.STEER
+    ahead_s = 0.0
 
-    def open(self) -> backend.KubernetesBackend:
+    def open(self, **fields: Any) -> backend.KubernetesBackend:
+        """Return another server, whose settings have these fields."""
         api = client.Client(conftest.access(self.server, rights.SERVER))
-        told = msgspec.structs.replace(self.cluster.site, mode=self.mode)
-        opened = backend.KubernetesBackend(api, told, monotonic=time.monotonic)
+        told = msgspec.structs.replace(self.cluster.site, mode=self.mode, **fields)
+        opened = backend.KubernetesBackend(api, told, monotonic=lambda: time.monotonic() + self.ahead_s)
         opened.open()
         self.opened.append(opened)
         return opened
+
+    async def launched_in_vain(
+        self, launches: Sequence[backends.TaskLaunch], *, when: Callable[[objects.Pod], object]
+    ) -> errors.Unavailable:
+        """Return the error of a launch whose time is over once this holds of each pod that the server sees."""
+        launching = asyncio.create_task(self.backend.launch(launches))
+
+        def holds() -> bool:
+            there = [self.backend._own.by_key.get(one.key) for one in launches]
+            return launching.done() or all(pod is not None and when(pod) for pod in there)
+
+        await self.cluster.until(holds, "the scheduler has spoken", self.PATIENCE_S)
+        self.ahead_s += PATIENT_S
+        with pytest.raises(errors.Unavailable) as raised:
+            await launching
+        return raised.value
 
     async def pod(self, index: int = 0) -> dict[str, Any]:
         path = f"{self.cluster.path('pods')}/{labels.pod_name(key(index))}"
@@ -53,8 +76,18 @@ class SteeredRig(KubernetesRig):
             await asyncio.sleep(0.05)
 
 
+def is_decided(pod: objects.Pod) -> bool:
+    """Return whether the scheduler has bound the pod, or has said why not."""
+    return bool(pod.spec.node_name or podstates.unscheduled(pod))
+
+
 class BindingRig(SteeredRig):
     mode = site.Mode.BIND
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steering, "BOUND_S", PATIENT_S)
 
 
 @pytest.fixture(scope="module")
@@ -112,11 +145,8 @@ async def test_the_stock_scheduler_binds_each_pod_to_the_node_of_the_plan(rig: S
         assert await rig.starts(key(index)) == 1
 
 
-async def test_a_gang_that_is_not_bound_as_a_whole_is_removed_with_the_schedulers_reason(
-    rig: SteeredRig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_gang_that_is_not_bound_as_a_whole_is_removed_with_the_schedulers_reason(rig: SteeredRig) -> None:
     """One of its nodes keeps it away by a rule that only the scheduler knows."""
-    monkeypatch.setattr(steering, "BOUND_S", 3.0)
     away = {
         "labelSelector": {"matchLabels": {labels.MANAGED_BY: "oarlock"}},
         "topologyKey": "example.com/host",
@@ -134,12 +164,10 @@ async def test_a_gang_that_is_not_bound_as_a_whole_is_removed_with_the_scheduler
     }
     path = rig.cluster.path("pods")
     await rig.cluster.api.create(path, foreign, objects.Pod)
-    with pytest.raises(errors.Unavailable) as raised:
-        await rig.backend.launch(
-            [rig.launch_of(key(index), cluster.Play(), node=f"n{1 + index}") for index in range(2)]
-        )
-    assert "the scheduler default-scheduler did not bind 1 of 2 pods in time: " in raised.value.message
-    assert "nodes are available" in raised.value.message
+    launches = [rig.launch_of(key(index), cluster.Play(), node=f"n{1 + index}") for index in range(2)]
+    said = (await rig.launched_in_vain(launches, when=is_decided)).message
+    assert "the scheduler default-scheduler did not bind 1 of 2 pods in time: " in said
+    assert "nodes are available" in said
     waiting = (await contract.seen(rig))[key(1)]
     assert waiting.state is observations.State.RUNNING
     assert waiting.detail.startswith("no scheduler has bound its pod yet: ")
@@ -147,11 +175,8 @@ async def test_a_gang_that_is_not_bound_as_a_whole_is_removed_with_the_scheduler
     await rig.nothing_is_left()
 
 
-async def test_a_pod_with_a_claim_without_a_volume_is_bound_by_the_stock_scheduler(
-    binding: SteeredRig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_pod_with_a_claim_without_a_volume_is_bound_by_the_stock_scheduler(binding: SteeredRig) -> None:
     """Its volume is made once the scheduler has chosen the node: bound by us, the pod would wait for ever."""
-    monkeypatch.setattr(steering, "BOUND_S", 100.0)
     name = f"late-{binding.cluster.namespace}"
     late = {
         "metadata": {"name": name},
@@ -208,11 +233,8 @@ async def provision(rig: SteeredRig, claim: str, kind: str) -> str:
     return node
 
 
-async def test_a_volume_of_one_node_is_mounted_there_alone(
-    binding: SteeredRig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_volume_of_one_node_is_mounted_there_alone(binding: SteeredRig) -> None:
     """A disk of one node or zone: bound by us to another node, the pod would wait for it until its time is over."""
-    monkeypatch.setattr(steering, "BOUND_S", 3.0)
     await disk(binding, "disk", "n1")
     volumes = (jobfile.Volume(claim="disk", mount="/disk"),)
     deadline = time.monotonic() + binding.PATIENCE_S
@@ -221,10 +243,9 @@ async def test_a_volume_of_one_node_is_mounted_there_alone(
     }:
         assert time.monotonic() < deadline, "the plan knows of the volume"
         await asyncio.sleep(0.05)
-    with pytest.raises(errors.Unavailable, match="volume node affinity conflict"):
-        await binding.backend.launch([binding.launch_of(key(), cluster.Play(), node="n2", volumes=volumes)])
+    launches = [binding.launch_of(key(), cluster.Play(), node="n2", volumes=volumes)]
+    assert "volume node affinity conflict" in (await binding.launched_in_vain(launches, when=is_decided)).message
     await binding.nothing_is_left()
-    monkeypatch.setattr(steering, "BOUND_S", 100.0)
     await binding.backend.launch([binding.launch_of(key(), cluster.Play(), node="n1", volumes=volumes)])
     assert (await binding.pod())["spec"]["nodeName"] == binding.cluster.node("n1")
 
@@ -265,37 +286,23 @@ async def test_a_claim_that_is_not_there_fails_the_launch_at_once(binding: Steer
     assert not await binding.cluster.api.list(binding.cluster.path("pods"), objects.Bare)
 
 
-async def test_without_a_scheduler_the_reason_says_so(
-    api_server: apiserver.ApiServer, rig: SteeredRig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(steering, "BOUND_S", 1.0)
+async def test_without_a_scheduler_the_reason_says_so(api_server: apiserver.ApiServer, rig: SteeredRig) -> None:
     api_server.stop("kube-scheduler")
     try:
-        with pytest.raises(errors.Unavailable, match="did not bind 1 of 1 pods in time: it has said nothing"):
-            await rig.backend.launch([rig.launch_of(key(), cluster.Play())])
+        error = await rig.launched_in_vain([rig.launch_of(key(), cluster.Play())], when=lambda pod: True)
+        assert "did not bind 1 of 1 pods in time: it has said nothing" in error.message
     finally:
         api_server.start_scheduler()
     await rig.nothing_is_left()
 
 
-async def test_extended_resources_of_a_profile_are_counted_by_the_stock_scheduler(
-    binding: SteeredRig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_extended_resources_of_a_profile_are_counted_by_the_stock_scheduler(binding: SteeredRig) -> None:
     """Each node has one, and the server counts none. A node that gave its one away is closed to such gangs for now."""
-    monkeypatch.setattr(steering, "BOUND_S", 5.0)
     nic = {"example.com/nic": "1"}
     for name in ("n1", "n2"):
         path = f"/api/v1/nodes/{binding.cluster.node(name)}/status"
         await binding.cluster.api.patch(path, {"status": {"capacity": nic, "allocatable": nic}}, objects.Bare)
-    told = msgspec.structs.replace(
-        binding.cluster.site, profiles={"fabric": site.Profile(resources={"example.com/nic": 1})}
-    )
-    one = backend.KubernetesBackend(
-        client.Client(conftest.access(binding.server, rights.SERVER)), told, monotonic=time.monotonic
-    )
-    one.open()
-    binding.opened.append(one)
-    binding.backend = one
+    one = binding.backend = binding.open(profiles={"fabric": site.Profile(resources={"example.com/nic": 1})})
 
     async def closed() -> set[str]:
         return {node.name for node in await one.nodes() if node.lacks or node.barred}
@@ -304,8 +311,8 @@ async def test_extended_resources_of_a_profile_are_counted_by_the_stock_schedule
         await binding.pass_time()
     await one.launch([binding.launch_of(key(0), cluster.Play())])
     assert (await binding.pod(0))["spec"]["schedulerName"] == "default-scheduler"
-    with pytest.raises(errors.Unavailable, match=r"Insufficient example\.com/nic"):
-        await one.launch([binding.launch_of(key(1), cluster.Play())])
+    error = await binding.launched_in_vain([binding.launch_of(key(1), cluster.Play())], when=is_decided)
+    assert "Insufficient example.com/nic" in error.message
     assert await closed() == {binding.cluster.node("n1")}
     await one.launch([binding.launch_of(key(2), cluster.Play(), node="n2")])
     await binding.nothing_is_left()

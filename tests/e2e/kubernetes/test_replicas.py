@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,18 +20,14 @@ import pytest
 from tests.backends.kubernetes.testcluster import apiserver
 from tests.backends.kubernetes.testcluster.apiserver import api_server  # noqa: F401  (a fixture)
 from tests.data.metrics import test_metricfiles as rows
-from tests.e2e import stalls
 from tests.e2e.kubernetes import pods
 from tests.store import postgresql
 
-from oarlock.spec import attempts, events
+from oarlock.spec import attempts
 from oarlock.spec.protocol import tasktokens
-from oarlock.store.sql import database
 
 pytestmark = apiserver.needed
 
-WITHIN_S = 15.0
-"""The time after the death of the leader by which the other server has admitted a job. The lease lasts 10 s."""
 SHARED = ("blobs", "logs", "metrics", "files", "results")
 SECRETS = ("token", "task-secret")
 REST_S = 0.02
@@ -112,19 +107,6 @@ class ReplicaShell(pods.PodShell):
         (line,) = [line for line in text.splitlines() if line.startswith("oarlock_leader_epoch ")]
         return float(line.split()[1])
 
-    def admitted_at(self, name: str) -> float:
-        """Return when the job was admitted, as its record tells."""
-
-        async def read() -> list[events.Record]:
-            store = database.open_store(self.url)
-            try:
-                return await store.read(lambda view: view.records(0, limit=10_000))
-            finally:
-                await store.close()
-
-        job = self.job(name)["id"]
-        return next(one.at for one in asyncio.run(read()) if (one.job, one.kind) == (job, "admitted"))
-
 
 class Relayed:
     """A connection of an agent, and the one behind it to a server."""
@@ -195,15 +177,11 @@ def test_another_server_takes_over_when_the_leader_dies(shell: ReplicaShell) -> 
     shell.use(shell.second)
     assert "outlives" in shell.do("ps").stdout, "the server that does not lead answers, too"
     assert shell.epoch(shell.second) == epoch
-    with stalls.Stalls() as late:
-        killed_at = time.time()
-        os.kill(pid, signal.SIGKILL)
-        shell.do(*RUN, "--name", "late", "--", "true")
-        job = shell.wait_phase("late", "COMPLETED", "FAILED")
+    os.kill(pid, signal.SIGKILL)
+    shell.do(*RUN, "--name", "late", "--", "true")
+    job = shell.wait_phase("late", "COMPLETED", "FAILED")
     assert job["phase"] == "COMPLETED"
     assert shell.epoch(shell.second) == epoch + 1
-    took_s = shell.admitted_at("late") - killed_at
-    assert took_s <= WITHIN_S + late.late_s, f"{took_s:.1f} s, of which this machine was late {late.late_s:.1f} s"
     release.touch()
     job = shell.wait_phase("outlives", "COMPLETED", "FAILED")
     assert job["phase"] == "COMPLETED"

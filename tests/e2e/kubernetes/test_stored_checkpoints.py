@@ -45,7 +45,7 @@ def test_the_doctor_tries_the_place(shell: pods.PodShell, bucket: objectstores.B
 @pytest.mark.timeout(1800)
 def test_checkpoints_of_a_job_that_names_no_place(shell: pods.PodShell, bucket: objectstores.Bucket) -> None:
     """Two pods without a volume save, are killed, and go on. Another job continues from theirs. No pod has a key."""
-    shell.write("torn.py", f"{KEYS}{separate.TRAIN.replace('STEPS', '200')}")
+    shell.write("torn.py", KEYS + separate.program(killed=1, more=190))
     shell.write(
         "first.yaml",
         """
@@ -83,7 +83,7 @@ def test_checkpoints_of_a_job_that_names_no_place(shell: pods.PodShell, bucket: 
     assert fetched == stored, "the user fetches a checkpoint through the server"
 
     before = {key: bucket.get(key) for key in bucket.keys("")}
-    shell.write("torn.py", separate.TRAIN.replace("STEPS", "220"))
+    shell.write("torn.py", separate.program(killed=0, more=20))
     shell.write("second.yaml", "name: second\ncommand: python torn.py\nroles: {worker: {count: 2, cpus: 0.5}}\n")
     shell.do("submit", "second.yaml", "--continue", "first")
     second = shell.wait_phase("second", "COMPLETED", "FAILED", timeout_s=separate.PATIENCE_S)

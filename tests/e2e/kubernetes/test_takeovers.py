@@ -47,8 +47,7 @@ def opened(folder: Path) -> Iterator[TakeoverShell]:
         try:
             one.open()
             one.start_second()
-            with one.late:
-                yield one
+            yield one
         finally:
             for place in (one.first, one.second):
                 one.use(place)

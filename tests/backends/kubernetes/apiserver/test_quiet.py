@@ -18,7 +18,7 @@ async def test_a_quiet_watch_begins_again_where_it_ended(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """It is no failure: it neither warns nor lists anew."""
-    monkeypatch.setattr(client, "QUIET_S", 0.2)
+    monkeypatch.setattr(client, "QUIET_S", 2.0)  # a busy machine may take a while for the beginning of an answer
     asked: list[str] = []
     thrice = asyncio.Event()
 
@@ -41,7 +41,7 @@ async def test_a_quiet_watch_begins_again_where_it_ended(
     async with server, client.Client(access) as api:
         watch = watches.Watch(api, "/api/v1/pods", objects.Bare, lambda item: item, monotonic=time.monotonic)
         following = asyncio.create_task(watch.run())
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(240):
             await thrice.wait()
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)

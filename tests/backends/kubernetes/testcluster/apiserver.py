@@ -6,6 +6,7 @@ becomes of pods (`cluster.Cluster`).
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import signal
@@ -24,7 +25,8 @@ from tests import needs
 from tests.backends.kubernetes.testcluster import rights
 
 ASSETS = Path(os.environ.get("KUBEBUILDER_ASSETS") or "/usr/local/kubebuilder/bin")
-PATIENCE_S = 240.0
+PATIENCE_S = 600.0
+"""A server that starts too late fails all tests that share it."""
 TOKENS = f"""\
 admin-token,admin,admin,"system:masters"
 a-token,tenant-a,tenant-a
@@ -166,7 +168,8 @@ class ApiServer:
     def _is_ready(self) -> bool:
         headers = {"Authorization": "Bearer admin-token"}
         with contextlib.suppress(httpx.HTTPError):
-            return httpx.get(f"{self.url}/readyz", headers=headers, verify=False, trust_env=False).status_code == 200
+            answer = httpx.get(f"{self.url}/readyz", headers=headers, verify=False, trust_env=False, timeout=60.0)
+            return answer.status_code == 200
         return False
 
     def _start(self, name: str, *arguments: str) -> None:
@@ -176,12 +179,21 @@ class ApiServer:
             )
 
 
+_kept = contextlib.ExitStack()
+atexit.register(_kept.close)
+
+
 def free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
+    """Return ports at which nothing listens. They stay this process's own, also while no server of it has them.
+
+    A server may start minutes later, or start again. Each port is kept by a socket that never listens: the kernel
+    gives it to no program that asks for any port, and a server with SO_REUSEADDR, as all of ours, can listen there.
+    """
+    kept = [_kept.enter_context(socket.socket()) for _ in range(count)]
+    for one in kept:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        one.bind(("127.0.0.1", 0))
+    return [one.getsockname()[1] for one in kept]
 
 
 @contextlib.contextmanager

@@ -14,10 +14,11 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import fcntl
+import functools
 import itertools
 import json
 import os
-import random
 import shutil
 import signal
 import socket
@@ -48,8 +49,11 @@ MARK = "TEST_POD"
 BIN = Path(sys.executable).parent
 PORTS = range(10_000, 19_000)
 """Below those that the kernel gives to connections, and those of the local backend."""
-PORTS_OF_GANG = 16
+PORTS_OF_PROCESS, PORTS_OF_GANG = 480, 16
 TERMINATION_BYTES = 4096
+ENDED_CODE = 137
+"""The exit code of a container that was not started any more, as of one that was killed."""
+CLEAR_AGAIN_S = 0.5
 LOADER = '#!/bin/sh\nshift 2  # --library-path DIR\nexec "$@"\n'
 """Stands for the loader of the interpreter that the server's image brings: this machine's interpreter needs none."""
 
@@ -86,6 +90,7 @@ class RunningCluster(cluster.Cluster):
         self._commands = Commands(self, folder)
         self._first: dict[str, list[asyncio.subprocess.Process]] = {}  # by the pod's UID: the first of each container
         self._temporary: dict[str, list[str]] = {}  # by the pod's UID: the folders of its containers
+        self._ending: set[str] = set()  # UIDs of pods in which nothing starts any more
 
     async def listen(self) -> None:
         """Let commands be started in pods. Before the first node is added."""
@@ -117,6 +122,7 @@ class RunningCluster(cluster.Cluster):
         asyncio.create_task(self._ended(uid, pod, pod.metadata.deletion_grace_period_seconds or 0))  # noqa: RUF006  (it ends by itself)
 
     async def _ended(self, uid: str, pod: objects.Pod, grace_s: int) -> None:
+        self._ending.add(uid)
         task = self._pods.pop(uid, None)
         if task is not None and not task.done():
             for process in self._first.get(uid, ()):
@@ -124,11 +130,13 @@ class RunningCluster(cluster.Cluster):
                     process.terminate()
             await asyncio.wait([task], timeout=grace_s)
         self._clear(uid)
-        if task is not None:
-            await asyncio.wait([task])
+        while task is not None and not task.done():  # a process may just have been starting
+            await asyncio.wait([task], timeout=CLEAR_AGAIN_S)
+            self._clear(uid)
         await self.api.delete(f"{self.path('pods')}/{pod.metadata.name}", uid=uid, grace_s=0)
 
     async def close(self) -> None:
+        self.lost.clear()  # no pod waits for its node any more
         for uid, task in self._pods.items():
             self._clear(uid)
             await asyncio.wait([task], timeout=60)
@@ -145,7 +153,8 @@ class RunningCluster(cluster.Cluster):
         try:
             await self._live(pod)
         except Exception as error:  # noqa: BLE001  (a test reads it: this task is not awaited)
-            self.failures.append(f"{pod.metadata.name}: {error!r}")
+            if pod.metadata.uid not in self._ending:  # else its Secrets may be gone before it has begun
+                self.failures.append(f"{pod.metadata.name}: {error!r}")
 
     async def _live(self, pod: objects.Pod) -> None:
         told: dict[str, Any] = await self.api.get(f"{self.path('pods')}/{pod.metadata.name}", dict[str, Any])
@@ -163,6 +172,8 @@ class RunningCluster(cluster.Cluster):
             return
         self._translate(folder, volumes, spec)
         self._move_ports(pod, volumes)
+        if uid in self._ending:
+            return
         self.starts[pod.metadata.name] += 1
         await self._tell(pod, cluster.running(address, [one["name"] for one in spec["containers"]]))
         contained = {
@@ -265,6 +276,8 @@ class RunningCluster(cluster.Cluster):
     async def _contain(
         self, folder: Path, container: Mapping[str, Any], volumes: Mapping[str, Path], uid: str, address: str
     ) -> int:
+        if uid in self._ending:
+            return ENDED_CODE
         places = self._places(container, volumes)
         temporary = tempfile.mkdtemp(prefix="pod-")  # a short name: sockets lie in it
         self._temporary.setdefault(uid, []).append(temporary)
@@ -319,11 +332,30 @@ def translated(text: str, places: Mapping[str, str]) -> str:
 def gang_ports() -> int:
     """Return the first of some neighbouring ports at which nothing listens, at any address of this machine."""
     while True:
-        first = random.randrange(PORTS.start, PORTS.stop, PORTS_OF_GANG)
+        first = next(_own_ports())
         with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
             for port in range(first, first + PORTS_OF_GANG):
                 stack.enter_context(socket.create_server(("", port)))
             return first
+
+
+@functools.cache
+def _own_ports() -> Iterator[int]:
+    """Return the first ports of gangs, again and again, in a part of `PORTS` that no other process takes while this
+    one lives: a gang listens at its ports long after they were chosen.
+    """
+    place = Path(tempfile.gettempdir()) / "oarlock-test-ports"
+    place.mkdir(exist_ok=True)
+    while True:
+        for first in range(PORTS.start, PORTS.stop - PORTS_OF_PROCESS + 1, PORTS_OF_PROCESS):
+            lock = os.open(place / str(first), os.O_CREAT | os.O_RDWR)  # it stays open
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(lock)
+            else:
+                return itertools.cycle(range(first, first + PORTS_OF_PROCESS, PORTS_OF_GANG))
+        time.sleep(1.0)
 
 
 def marked(uid: str) -> Iterator[int]:
@@ -337,7 +369,7 @@ def marked(uid: str) -> Iterator[int]:
 
 def kill(uid: str) -> None:
     """End all processes of the pod. One may fork meanwhile, so that an empty look ends it."""
-    for _ in range(100):
+    for _ in range(6000):
         found = list(marked(uid))
         for pid in found:
             with contextlib.suppress(ProcessLookupError):
