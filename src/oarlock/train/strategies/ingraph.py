@@ -146,7 +146,7 @@ def _learn(
     with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
         moved = [one.to(device, non_blocking=True) if isinstance(one, torch.Tensor) else one for one in part]
         loss = loss_of(replica, *moved)
-        (loss * weight).backward()  # type: ignore[no-untyped-call]  # torch's stubs leave it without types
+        (loss * weight).backward()
         return loss.detach()
 
 
