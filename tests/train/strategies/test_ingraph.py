@@ -10,6 +10,7 @@ from torch import nn
 
 from oarlock import train
 from oarlock.train import worlds
+from oarlock.train.measuring import noise
 
 F64 = torch.float64
 
@@ -118,6 +119,45 @@ def test_replicas_have_the_buffers_of_the_model() -> None:
     for seed in (1, 2):
         alone(batch(8, seed)[0][:4, :3])
     torch.testing.assert_close(model.running_mean, alone.running_mean)
+
+
+def test_replicas_follow_the_modes_of_the_model() -> None:
+    model = nn.Sequential(nn.Linear(6, 4), nn.Dropout(0.5)).to(F64).eval()
+    together = train.InGraph(model, ["cpu", "cpu"])
+    model.train()
+    model[0].bias.requires_grad_(False)
+    together.backward(lambda replica, x: replica(x).square().mean(), batch(4)[0])
+    assert all(one.training for one in together.replicas[1].modules())
+    assert model[0].bias.grad is None
+    model.eval()
+    model[0].bias.requires_grad_(True)
+    together.backward(lambda replica, x: replica(x).mean(), batch(4)[0])
+    assert not together.replicas[1][1].training
+    torch.testing.assert_close(model[0].bias.grad, torch.full((4,), 0.25, dtype=F64))
+
+
+def test_the_loss_is_computed_under_the_callers_autocast() -> None:
+    model = nn.Linear(6, 3)
+    together = train.InGraph(model, ["cpu", "cpu"])
+    seen = []
+
+    def loss(replica: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        made = replica(x)
+        seen.append(made.dtype)
+        return made.float().mean()
+
+    with torch.autocast("cpu", torch.bfloat16):
+        together.backward(loss, torch.ones(4, 6))
+    together.backward(loss, torch.ones(4, 6))
+    assert seen == [torch.bfloat16] * 2 + [torch.float32] * 2
+
+
+def test_the_noise_is_measured_where_every_replica_has_as_many_examples() -> None:
+    together = train.InGraph(net(), ["cpu"] * 4)
+    for examples, samples in ((2, False), (6, False), (8, True)):
+        together.figures.noise = noise.Noise(4)
+        together.backward(loss_of, *batch(examples))
+        assert (together.figures.noise._means is not None) == samples
 
 
 @pytest.mark.parametrize("tensors", [(), (torch.zeros(0, 6),), (torch.zeros(4, 6), torch.zeros(3)), (torch.tensor(1),)])

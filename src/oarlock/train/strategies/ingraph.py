@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent import futures
 from typing import Any
 
@@ -33,7 +33,8 @@ class InGraph(Strategy):
 
     The first device is the model's own. Without `devices` these are the model's GPU and all others that this process
     sees; a model on the CPU has one replica. A device that is named twice has two replicas: on the CPU, which has one
-    random generator, dropout then differs from run to run.
+    random generator, dropout then differs from run to run. Weights, buffers, `train()` and `eval()`, and which
+    parameters are frozen are the model's at each pass.
 
     Raises StateError where the model is on another device, WorldError where the job has several processes.
     """
@@ -66,8 +67,9 @@ class InGraph(Strategy):
         """Divide the batch among the devices, and add the gradient of its mean loss to the model's. Return that loss.
 
         `loss_of(replica, *part)` returns a scalar, the mean over the examples of its part; it runs in a thread of the
-        device. The tensors of the batch are divided along their first dimension, examples, and moved to the device;
-        anything else is given to each device. Raises StateError for tensors of different lengths, or of none.
+        device, under the autocast of the caller. The tensors of the batch are divided along their first dimension,
+        examples, and moved to the device; anything else is given to each device. Raises StateError for tensors of
+        different lengths, or of none.
         """
         parts = self._parts(batch)
         examples = sum(count for count, _ in parts)
@@ -75,8 +77,9 @@ class InGraph(Strategy):
         before = [parameter.grad for parameter in self.parameters]
         with self.figures.waiting:
             self._copy_model(len(parts))
+        casts = _casts({device.type for device in self.devices})
         started = [
-            self._threads.submit(_learn, replica, device, loss_of, part, weight)
+            self._threads.submit(_learn, replica, device, casts[device.type], loss_of, part, weight)
             for replica, device, (_, part), weight in zip(self.replicas, self.devices, parts, weights)
         ]
         futures.wait(started)
@@ -111,8 +114,12 @@ class InGraph(Strategy):
 
     @torch.no_grad()
     def _copy_model(self, count: int) -> None:
-        """Give the first `count` replicas the model's weights and buffers, and no gradients."""
+        """Give the first `count` replicas the model's weights, buffers and modes, and no gradients."""
         for replica in self.replicas[:count]:
+            for ours, theirs in zip(self.replicas[0].modules(), replica.modules()):
+                theirs.training = ours.training
+            for ours, theirs in zip(self.parameters, replica.parameters()):
+                theirs.requires_grad_(ours.requires_grad)
             for ours, theirs in zip(_tensors(self.replicas[0]), _tensors(replica)):
                 if theirs is not ours:
                     theirs.copy_(ours, non_blocking=True)
@@ -122,7 +129,8 @@ class InGraph(Strategy):
 
     def _add_up(self, parts: Sequence[tuple[int, list[Any]]], weights: Sequence[float]) -> None:
         """Add the replicas' gradients to the model's own, which are those of this pass alone."""
-        measured = self.figures.noise.due() and len({count for count, _ in parts}) == 1 and len(parts) > 1
+        equal = len(parts) == len(self.devices) and len({count for count, _ in parts}) == 1
+        measured = self.figures.noise.due() and equal
         local = _squared_norm(self.parameters) / weights[0] ** 2 if measured else None
         for replica in self.replicas[1 : len(parts)]:
             for ours, theirs in zip(self.parameters, replica.parameters()):
@@ -139,13 +147,31 @@ class InGraph(Strategy):
             self.figures.sent_bytes += sent.nbytes
 
 
+def _casts(kinds: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Return the settings of autocast for these kinds of devices, as they are in the calling thread."""
+    return {
+        kind: {
+            "device_type": kind,
+            "dtype": torch.get_autocast_dtype(kind),
+            "enabled": torch.is_autocast_enabled(kind),
+        }
+        for kind in kinds
+    }
+
+
 def _learn(
-    replica: nn.Module, device: torch.device, loss_of: Callable[..., torch.Tensor], part: Sequence[Any], weight: float
+    replica: nn.Module,
+    device: torch.device,
+    cast: Mapping[str, Any],
+    loss_of: Callable[..., torch.Tensor],
+    part: Sequence[Any],
+    weight: float,
 ) -> torch.Tensor:
     """Make the gradients of `weight` times the loss of this part. Return the loss."""
     with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
         moved = [one.to(device, non_blocking=True) if isinstance(one, torch.Tensor) else one for one in part]
-        loss = loss_of(replica, *moved)
+        with torch.autocast(**cast):
+            loss = loss_of(replica, *moved)
         (loss * weight).backward()
         return loss.detach()
 

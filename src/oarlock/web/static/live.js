@@ -26,7 +26,7 @@
   let told = 0; // the last event that this page was told of, until it has it
   let currentAt = Date.now();
   let beganAt = 0; // of the last fetch
-  const LOOKED_MS = 240000; // the server forgets a page that has not asked for 300 s
+  const LOOKED_MS = 30000; // where the server looks: another server may hold the stream, or it may be lost
   let looked = false; // at by the server, where the page changes without events
   let known = false; // to the server, which makes this page's mark with all news of it
   let fetchedAt = Date.now();

@@ -211,7 +211,10 @@ class _Feed:
         while not self.ended:
             await asyncio.sleep(openpages.SOON_S)
             began = time.monotonic()
-            marks = await self._changed(self._checked)
+            try:
+                marks = await self._changed(self._checked)
+            except Exception:  # noqa: BLE001 - the pages ask now and then by themselves, and the next look may succeed
+                marks = {}
             news = News(self.seq, self.seq, frozenset())
             self._spread({secret: msgspec.structs.replace(news, marks=own) for secret, own in marks.items()})
             await asyncio.sleep(REST * (time.monotonic() - began))
