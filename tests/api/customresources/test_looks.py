@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from oarlock.api.customresources import looks
-from oarlock.api.customresources.looks import AGAIN_FIRST_S, AT_ONCE, WHILE_LAUNCHING
+from oarlock.api.customresources.looks import AGAIN_FIRST_S, AT_ONCE, LATE_S, WHILE_LAUNCHING
 
 
 class World:
@@ -12,11 +12,29 @@ class World:
         self.looks = looks.Looks(launches=lambda: self.launches, monotonic=lambda: self.now)
 
 
-def test_words_are_few_while_gangs_are_launched_and_users_do_not_wait() -> None:
+def test_words_wait_while_gangs_are_launched() -> None:
+    world = World()
+    world.launches = True
+    world.looks.tell("first")
+    world.now += LATE_S / 2
+    world.looks.tell("second")
+    world.looks.tell("first")
+    assert world.looks.take() == []
+    world.now += LATE_S / 2
+    assert world.looks.take() == ["first"], "it has waited since it was told first"
+    world.looks.tell("first")
+    world.looks.done("first", None)
+    assert world.looks.take() == []
+    world.launches = False
+    assert world.looks.take() == ["second", "first"]
+
+
+def test_late_words_are_few_while_gangs_are_launched_and_users_do_not_wait() -> None:
     world = World()
     world.launches = True
     for number in range(100):
         world.looks.tell(f"told-{number}")
+    world.now += LATE_S
     assert world.looks.take() == [f"told-{number}" for number in range(WHILE_LAUNCHING)]
     assert world.looks.take() == []
     world.looks.touch("deleted")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import cast
 
 import pytest
@@ -139,10 +140,53 @@ class SlowObjects:
         self.told.put_nowait(event.number)
 
 
+def untold(rig: rigs.Rig, slow: SlowObjects, waits: Callable[[float], bool] = lambda since: False) -> telling.Telling:
+    objects = cast(clusterobjects.Objects, slow)
+    return telling.Telling(rig.services, objects, waits=waits, monotonic=time.monotonic)
+
+
+async def test_events_wait_for_launches_unless_too_many_do(rig: rigs.Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(telling, "PAUSE_S", 0.01)
+    monkeypatch.setattr(telling, "MOST_UNTOLD", 8)
+    slow, asked = SlowObjects("u-1"), asyncio.Queue[float]()
+    slow.may.set()
+    launches = True
+
+    def waits(since: float) -> bool:
+        asked.put_nowait(since)
+        return launches
+
+    one = untold(rig, slow, waits)
+    await one.begin(0)
+
+    def note(seq: int) -> None:
+        phase = {"from": "QUEUED", "to": "DEPLOYING"}
+        one.note(events.Record(seq=seq, at=0.0, job="j-1", kind="phase", version=seq, data=phase), "u-1")
+
+    began = time.monotonic()
+    note(1)
+    running = asyncio.create_task(one.run())
+    for _ in range(5):
+        assert began <= await asked.get() <= time.monotonic(), "since it was noted"
+    assert slow.told.empty()
+    for seq in range(2, 6):  # half of the places
+        note(seq)
+    assert await slow.told.get() == 1
+    while not asked.empty():
+        asked.get_nowait()
+    for _ in range(5):
+        await asked.get()
+    assert slow.told.empty(), "the others wait again"
+    launches = False
+    assert [await slow.told.get() for _ in range(4)] == [2, 3, 4, 5]
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
 async def test_the_log_says_how_many_events_were_left_out(rig: rigs.Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(telling, "MOST_UNTOLD", 2)
     slow = SlowObjects("u-1")
-    one = telling.Telling(rig.services, cast(clusterobjects.Objects, slow))
+    one = untold(rig, slow)
     await one.begin(0)
 
     def note(numbers: range) -> None:

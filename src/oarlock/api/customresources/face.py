@@ -115,7 +115,7 @@ class Face:
         self._clusters: dict[str, str | None] = {}  # by namespace
         self._undefined: set[str] = set()  # ids of jobs whose objects went with the definition
         self._left: set[tuple[str, str]] = set()  # namespaces and reasons that were told
-        self._telling = telling.Telling(services, objects)
+        self._telling = telling.Telling(services, objects, waits=self._looks.waits, monotonic=monotonic)
         objects.listen(self._looks.touch)
 
     async def run(self) -> None:

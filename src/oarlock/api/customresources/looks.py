@@ -4,8 +4,8 @@
     its job has changed ──────────────────> tell(uid) ───┼──> take() ──> done(uid, pause)
     a look has to be repeated ──────────────> its time ──┘
 
-What a user does to an object comes first. Words about jobs that have changed are few at a time while gangs are
-launched: in a burst of thousands the pods come before them.
+What a user does to an object comes first. Words about jobs that have changed wait while gangs are launched, but not for
+long: in a burst of thousands the pods come before them, and several changes of one job become one.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 AT_ONCE, WHILE_LAUNCHING = 8, 2
 """Looks together, and those together while gangs are launched, where only a job has changed."""
+LATE_S = 15.0
+"""And where it changed so long ago: the others wait."""
 AGAIN_FIRST_S = 2.0
 AGAIN_MOST_S = 120.0
 """A look is repeated after so long at first, and at most."""
@@ -33,7 +35,7 @@ class Looks:
         self._launches = launches
         self._monotonic = monotonic
         self._touched: dict[str, None] = {}  # in the order in which they were named
-        self._told: dict[str, None] = {}
+        self._told: dict[str, float] = {}  # and since when
         self._busy: set[str] = set()
         self._again: dict[str, tuple[float, float]] = {}  # when it is looked at again, and the pause
         self._due: list[tuple[float, str]] = []  # a heap of these times
@@ -45,8 +47,12 @@ class Looks:
 
     def tell(self, uid: str) -> None:
         """Look at an object whose job has changed."""
-        self._told[uid] = None
+        self._told.setdefault(uid, self._monotonic())
         self.bell.set()
+
+    def waits(self, since: float) -> bool:
+        """Return whether a word about a job waits, where it could have been told since then (monotonic)."""
+        return self._launches() and self._monotonic() < since + LATE_S
 
     def take(self) -> list[str]:
         """Return what is to be looked at now. Nothing of it is returned again before its look is `done`."""
@@ -54,7 +60,7 @@ class Looks:
         self._tell_due()
         few = WHILE_LAUNCHING if self._launches() else AT_ONCE
         found = []
-        for waiting, most in ((self._touched, AT_ONCE), (self._told, few)):
+        for waiting, most in ((self._touched, AT_ONCE), (self._due_words(), few)):
             ready = (uid for uid in waiting if uid not in self._busy)
             for uid in list(itertools.islice(ready, max(0, most - len(self._busy)))):
                 self._touched.pop(uid, None)
@@ -76,9 +82,16 @@ class Looks:
         self._again[uid] = at, pause_s
         heapq.heappush(self._due, (at, uid))
 
+    def _due_words(self) -> Iterator[str]:
+        """Yield those that do not wait for launches. They stand in the order in which they began to wait."""
+        for uid, since in self._told.items():
+            if self.waits(since):
+                return
+            yield uid
+
     def _tell_due(self) -> None:
         now = self._monotonic()
         while self._due and self._due[0][0] <= now:
             at, uid = heapq.heappop(self._due)
             if self._again.get(uid, (None, 0.0))[0] == at:  # else another look came before
-                self._told[uid] = None
+                self._told.setdefault(uid, now)

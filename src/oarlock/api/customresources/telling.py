@@ -6,6 +6,7 @@
 The next leader, or this server after a restart, begins at the cursor: so it tells the lines that nothing has told, as
 those of a job that ended while no server looked at the cluster. The last ones may be written twice, under one name.
 A line that cannot be told is reported and passed over: it must not stop each of the next leaders.
+They wait while gangs are launched (`looks`), unless too many do.
 Events tell a story, and the status the state: where the cluster is much slower than the log, some are left out. The
 server's log says so, and how many they were once all others are written.
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+from collections.abc import Callable
 
 import structlog
 
@@ -23,21 +25,32 @@ from oarlock.spec import errors, events, resources
 from oarlock.store import stores
 
 CURSOR = "oarlockjob-events"
-MOST_UNTOLD = 5000
+MOST_UNTOLD = 10_000
 """Events that wait to be written."""
 KEEP_EVERY_S = 2.0
+PAUSE_S = 0.2
+"""Between two looks whether an Event still waits for launches."""
 
 _log = structlog.get_logger(__name__)
 
 
 class Telling:
-    """Belongs to one event loop."""
+    """Belongs to one event loop. `waits` says whether an Event waits that could have been told since then."""
 
-    def __init__(self, services: provided.Services, objects: clusterobjects.Objects) -> None:
+    def __init__(
+        self,
+        services: provided.Services,
+        objects: clusterobjects.Objects,
+        *,
+        waits: Callable[[float], bool],
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._waits = waits
+        self._monotonic = monotonic
         self._store = services.store
         self._report = services.report
         self._objects = objects
-        self._untold: asyncio.Queue[tuple[str, resources.Event]] = asyncio.Queue(MOST_UNTOLD)
+        self._untold: asyncio.Queue[tuple[str, resources.Event, float]] = asyncio.Queue(MOST_UNTOLD)
         self._noted = self._told = self._kept = 0  # places in the log
         self._writing = False
         self._left_out = 0  # Events, since the queue was full
@@ -66,7 +79,7 @@ class Telling:
         if self._untold.full():
             self._leave_out()
         else:
-            self._untold.put_nowait((uid, event))
+            self._untold.put_nowait((uid, event, self._monotonic()))
 
     def _leave_out(self) -> None:
         if not self._left_out:
@@ -85,8 +98,10 @@ class Telling:
 
     async def _tell(self) -> None:
         while True:
-            uid, event = await self._untold.get()
+            uid, event, since = await self._untold.get()
             self._writing = True
+            while self._waits(since) and self._untold.qsize() < MOST_UNTOLD // 2:
+                await asyncio.sleep(PAUSE_S)
             found = self._objects.items.get(uid)
             if found is not None:
                 try:
