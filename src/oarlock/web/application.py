@@ -68,6 +68,8 @@ HEADERS: tuple[tuple[bytes, bytes], ...] = (
 
 MARKS_S = 0.25
 """News wait so long for the marks of open pages. A page without one asks."""
+MOST_TOLD_BYTES = 1 << 16
+"""News bring contents along that are not larger when packed."""
 
 
 async def _nothing() -> types.Message:
@@ -86,7 +88,7 @@ class Pages:
         self._cookie = cookies.SessionCookie(facts.server, secure=facts.secure)
         self._routes = [(routing.compile_path(page.path), page) for page in pages]
         self._menu = [page for page in pages if page.key]
-        self._making: dict[openpages.Address, asyncio.Task[str]] = {}
+        self._making: dict[openpages.Address, asyncio.Task[fragments.Update | None]] = {}
         self._admissions = admissions.Admissions()
         self._turns = turns.Turns()
         self._feeds = feeds.Feeds(self._marks, self._changed, self._admissions)
@@ -178,54 +180,55 @@ class Pages:
                 response.headers[visits.LOOKED] = "1"  # the page need not look by itself
         return response
 
-    async def _marks(self, members: feeds.Members, news: feeds.News) -> dict[str, dict[str, str]]:
-        """Return for each session the marks of its open pages that the news concern, as far as they are made in time.
+    async def _marks(self, members: feeds.Members, news: feeds.News) -> dict[str, feeds.Present]:
+        """Return for each session its open pages that the news concern, as far as they are made in time.
 
-        A mark is made once for each address, by the session of one of its readers.
+        A content is made once for each address, by the session of one of its readers.
         """
         shown = _by_address({secret: self._open.concerned(secret, news.topics) for secret in members})
-        making: dict[openpages.Address, asyncio.Task[str]] = {}
+        making: dict[openpages.Address, asyncio.Task[fragments.Update | None]] = {}
         for address, by_session in shown.items():
             if address in self._making:
                 continue  # it takes longer than news come
-            making[address] = self._make_mark(members, by_session, address, news.seq)
+            making[address] = self._make(members, by_session, address, news.seq)
         if making:
             await asyncio.wait(making.values(), timeout=MARKS_S)
-        found: dict[str, dict[str, str]] = {}
+        found: dict[str, feeds.Present] = {}
         for address, task in making.items():
-            if task.done() and (mark := task.result()):
+            if task.done() and (update := task.result()) is not None:
                 for secret, pages in shown[address].items():
-                    found.setdefault(secret, {}).update(dict.fromkeys(pages, mark))
+                    await _tell(found.setdefault(secret, feeds.Present()), pages, update)
         return found
 
-    async def _changed(self, members: feeds.Members) -> dict[str, dict[str, str]]:
-        """Return for each session the marks of its open pages that have changed without an event."""
-        found: dict[str, dict[str, str]] = {}
+    async def _changed(self, members: feeds.Members) -> dict[str, feeds.Present]:
+        """Return for each session its open pages that have changed without an event."""
+        found: dict[str, feeds.Present] = {}
         for address, by_session in _by_address({secret: self._open.due(secret) for secret in members}).items():
-            if address in self._making:
+            if address in self._making or (update := await self._make(members, by_session, address, None)) is None:
                 continue
-            mark = await self._make_mark(members, by_session, address, None)
             for secret, pages in by_session.items():
-                changed = [name for name, page in pages.items() if mark and page.mark != mark]
+                changed = {name: page for name, page in pages.items() if page.mark != update.mark}
                 if changed:
-                    found.setdefault(secret, {}).update(dict.fromkeys(changed, mark))
+                    await _tell(found.setdefault(secret, feeds.Present()), changed, update)
         return found
 
-    def _make_mark(
+    def _make(
         self, members: feeds.Members, by_session: Collection[str], address: openpages.Address, seq: int | None
-    ) -> asyncio.Task[str]:
+    ) -> asyncio.Task[fragments.Update | None]:
         secret = next(iter(by_session))
-        task = self._making[address] = asyncio.create_task(self._mark(secret, members[secret], address, seq))
-        task.add_done_callback(functools.partial(self._made_mark, address))
+        task = self._making[address] = asyncio.create_task(self._present(secret, members[secret], address, seq))
+        task.add_done_callback(functools.partial(self._forget_making, address))
         return task
 
-    def _made_mark(self, address: openpages.Address, _: asyncio.Task[str]) -> None:
+    def _forget_making(self, address: openpages.Address, _: asyncio.Task[fragments.Update | None]) -> None:
         del self._making[address]
 
-    async def _mark(self, secret: str, server: bodies.Server, address: openpages.Address, seq: int | None) -> str:
-        """Return the mark of a page's present content, empty where no others may share it: then each page asks.
+    async def _present(
+        self, secret: str, server: bodies.Server, address: openpages.Address, seq: int | None
+    ) -> fragments.Update | None:
+        """Return a page's present content, None where no others may share it: then each page asks.
 
-        With `seq` it may be that of an update of the last moment which has this event.
+        With `seq` it may be an update of the last moment which has this event.
         """
         headers = [(visits.UNASKED, b"1"), *([(visits.SEQ.encode(), b"%d" % seq)] if seq is not None else ())]
         scope = {"type": "http", "method": "GET", "path": address.path, "query_string": address.query}
@@ -236,9 +239,9 @@ class Pages:
             visit.admit_as(server)
             _permit(visit, page)
             _, update = await self._updates.find(visit, lambda: self._made(visit, page))
-            return update.mark if update is not None else ""
+            return update
         except Exception:  # noqa: BLE001 - the page itself asks, and gets the answer
-            return ""
+            return None
         finally:
             await visit.close()
 
@@ -321,6 +324,18 @@ def _by_address(
         for name, one in own.items():
             found.setdefault(one.address, {}).setdefault(secret, {})[name] = one
     return found
+
+
+async def _tell(present: feeds.Present, pages: Mapping[str, openpages.Open], update: fragments.Update) -> None:
+    """Add what these pages of a session are told: the mark, and the content where one of them has another."""
+    present.marks.update(dict.fromkeys(pages, update.mark))
+    if all(page.mark == update.mark for page in pages.values()):
+        return
+    packed = await update.packed()
+    if len(packed) <= MOST_TOLD_BYTES:
+        present.contents[update.mark] = packed
+    for page in pages.values():
+        page.mark = update.mark
 
 
 def _by_name(visit: visits.Visit, answer: table.Filled) -> bool:

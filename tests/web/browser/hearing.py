@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -43,10 +45,11 @@ class Open:
             {"kind": kind, "seq": seq},
         )
 
-    async def hear(self, after: int, seq: int, topics: list[str], mark: str = "") -> None:
+    async def hear(self, after: int, seq: int, topics: list[str], mark: str = "", content: str = "") -> None:
         """Tell the page news as the browser's page with the stream would; events count from the page's last one."""
         marks = {self.name: mark} if mark else {}
-        news = {"kind": "changed", "after": after, "seq": seq, "topics": topics, "marks": marks}
+        contents = {mark: base64.b64encode(gzip.compress(content.encode())).decode()} if content else {}
+        news = {"kind": "changed", "after": after, "seq": seq, "topics": topics, "marks": marks, "contents": contents}
         await self.page.evaluate(
             """({ after, seq, ...news }) => {
                 const seen = Number(document.getElementById("content").dataset.seq);

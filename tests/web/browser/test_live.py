@@ -44,6 +44,60 @@ async def test_a_page_that_has_the_content_of_its_mark_does_not_ask(opened: Open
     await opened.updated(2)
 
 
+async def content(opened: Open, heading: str) -> str:
+    """Return the page's present content with another heading, as an update has it."""
+    main: str = await opened.page.evaluate("document.getElementById('content').outerHTML")
+    before, rest = main.split("<h1>", 1)
+    return f"{before}<h1>{heading}</h1>{rest.partition('</h1>')[2]}"
+
+
+async def heading(opened: Open) -> str:
+    return str(await opened.page.locator("#content h1").inner_text())
+
+
+async def test_a_page_takes_the_content_that_comes_with_the_news(opened: Open) -> None:
+    await opened.hear(0, 1, SHOWN)
+    await opened.updated(1)
+    await opened.hear(1, 2, SHOWN, '"two"', await content(opened, "Two"))
+    await opened.page.wait_for_selector("#content h1:text-is('Two')")
+    await opened.updated(1)
+    await opened.hear(2, 3, SHOWN, '"two"')
+    await opened.updated(1)
+    await opened.hear(3, 3, [], '"three"', await content(opened, "Three, without an event"))
+    await opened.page.wait_for_selector("#content h1:text-is('Three, without an event')")
+    await opened.updated(1)
+    await opened.hear(2, 4, SHOWN, '"two"')
+    await opened.updated(2)
+
+
+HINDRANCES = {
+    "hidden": ("window.away = true", "window.away = false; document.dispatchEvent(new Event('visibilitychange'))"),
+    "selected": (
+        "getSelection().selectAllChildren(document.querySelector('#content h1'))",
+        "getSelection().removeAllRanges()",
+    ),
+    "another address": ("history.replaceState(null, '', '?sort=name')", "0"),
+    "a browser without the means": ("delete window.DecompressionStream", "0"),
+    "a content that cannot be read": ("window.atob = () => 'no gzip'", "0"),
+}
+
+
+@pytest.mark.parametrize("what", HINDRANCES)
+async def test_a_page_that_cannot_take_a_content_asks_once_it_can(opened: Open, what: str) -> None:
+    before, after = HINDRANCES[what]
+    await opened.hear(0, 1, SHOWN)
+    await opened.updated(1)
+    fresh = await content(opened, "Two")
+    await opened.page.evaluate(before)
+    await opened.hear(1, 2, SHOWN, '"two"', fresh)
+    if after != "0":
+        await opened.updated(1)
+        assert await heading(opened) != "Two"
+    await opened.page.evaluate(after)
+    await opened.updated(2)
+    assert await heading(opened) != "Two", "the server's own content is there"
+
+
 async def test_a_page_whose_content_has_changed_without_an_event_asks(opened: Open) -> None:
     await opened.hear(0, 1, SHOWN)
     await opened.updated(1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gzip
 import json
 import re
 import threading
@@ -18,7 +19,7 @@ from tests.web import browsers
 from oarlock.api.security import authentication
 from oarlock.client.asynchronous import clients
 from oarlock.scheduler.forecasting import forecasts
-from oarlock.spec import attempts, bodies, errors, events, phases, roles
+from oarlock.spec import attempts, bodies, errors, events, phases, refusals, roles
 from oarlock.spec.access import users
 from oarlock.web import application, routing
 from oarlock.web.access import admissions, visits
@@ -245,6 +246,37 @@ async def test_news_have_the_marks_of_the_pages_that_they_concern(
         assert news.marks["list"] == (await browser.get("/jobs", headers=told)).headers["etag"]
 
 
+def refusal(message: str) -> refusals.Refusal:
+    return refusals.Refusal(code=refusals.Code.POOL_LIMIT, message=message)
+
+
+async def test_news_bring_the_content_that_a_page_lacks_along(
+    rig: browsers.WebRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(application, "MARKS_S", 240.0)
+    job = await rig.submit("ann", name="mine")
+    key = attempts.TaskKey(job.id, 1, "worker", 0, 1)
+    async with rig.browser("ann") as browser, opened(browser) as page:
+        await page.next("open")
+        for name, path in {"list": "/jobs", "same": "/jobs", "pools": "/pools"}.items():
+            await browser.get(path, headers=FRAGMENT | {"Oarlock-Page": name})
+        await rig.happen(job.id, events.TaskRegistered(key=key, address="h"))
+        assert (await page.next("changed")).contents == {}, "nothing has changed"
+        await rig.happen(job.id, events.Refused(refusal=refusal("The pool is full.")))
+        news = await page.next("changed")
+        assert news.marks["list"] == news.marks["same"]
+        answer = await browser.get("/jobs", headers=FRAGMENT | {"Oarlock-Seq": str(news.seq)})
+        assert answer.headers["etag"] == news.marks["list"]
+        assert gzip.decompress(news.contents[news.marks["list"]]).decode() == answer.text, "both pages share it"
+        await rig.happen(job.id, events.TaskRegistered(key=key, address="h"))
+        again = await page.next("changed")
+        assert (again.marks["list"], again.contents) == (news.marks["list"], {}), "it was told already"
+        monkeypatch.setattr(application, "MOST_TOLD_BYTES", 10)
+        await rig.happen(job.id, events.Refused(refusal=refusal("The node is closed.")))
+        last = await page.next("changed")
+        assert (last.marks["list"] != news.marks["list"], last.contents) == (True, {}), "it is too long"
+
+
 async def test_progress_reaches_the_pages_that_show_it_without_an_event(
     rig: browsers.WebRig, made: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -270,6 +302,7 @@ async def test_progress_reaches_the_pages_that_show_it_without_an_event(
             await step(number)
             news = await page.next("changed")
             assert (news.after, news.seq, news.topics, news.marks.keys()) == (start.seq, start.seq, set(), {"list"})
+            assert news.contents.keys() == set(news.marks.values())
             made.clear()
             told = FRAGMENT | {"Oarlock-Page": "list", "Oarlock-Seq": str(news.seq)}
             answer = await browser.get("/jobs", headers=told)
@@ -495,6 +528,9 @@ async def test_news_that_a_slow_reader_has_not_taken_become_one(rig: browsers.We
         ear.tell(feeds.News(5, 6, frozenset({"a"}), {"page": "one"}))
         ear.tell(feeds.News(6, 7, frozenset({"a"}), {}))
         assert (await ear.next(60.0)).marks == {}, "the older mark may be out of date"
+        ear.tell(feeds.News(7, 8, frozenset({"a"}), {"page": "one"}, {"one": b"1"}))
+        ear.tell(feeds.News(8, 9, frozenset({"a"}), {"page": "two"}, {"two": b"2"}))
+        assert await ear.next(60.0) == feeds.News(7, 9, frozenset({"a"}), {"page": "two"}, {"two": b"2"})
 
 
 async def test_an_update_without_a_change_has_no_body(rig: browsers.WebRig) -> None:

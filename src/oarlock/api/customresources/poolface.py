@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -40,6 +41,9 @@ from oarlock.store import stores
 
 PERIOD_S = 2.0
 """The status is written so often, where it has changed."""
+REST, MOST_PERIOD_S = 20, 15.0
+"""With very many jobs less often: a look is followed by a pause of so many times its own length, up to this. What users do
+to an object ends the pause."""
 PAUSE_S = 5.0
 ANEW_S = 30.0
 """A look follows so long after the last one, whatever has changed: the cluster's amounts are in no log."""
@@ -149,7 +153,9 @@ class Face:
             pause_s = PERIOD_S
             try:
                 if self._leads() and not await self._is_idle():
+                    began = time.monotonic()
                     await self._look()
+                    pause_s = min(MOST_PERIOD_S, max(PERIOD_S, REST * (time.monotonic() - began)))
                 self._led = self._leads()
             except errors.OarlockError as error:
                 _log.warning("resources.pools_not_followed", error=str(error))

@@ -1,8 +1,9 @@
 // Live updates. News name the topics that have changed, and a page that shows one of them fetches itself again and morphs
 // its content: at once, but at most twice a second, and never under a selection. Each message says which events it covers,
 // so a page that has missed one finds the gap and fetches. It also has the marks of pages that have fetched before: one
-// that has the content of its mark already does not fetch. One that changes without events, as by a job's progress, is told
-// so by its mark alone. One page of the browser holds the stream and tells the others.
+// that has the content of its mark already does not fetch, and the message has the content that it lacks, packed: it is taken
+// at once where nothing speaks against it. A page that changes without events, as by a job's progress, is told so by its
+// mark alone. One page of the browser holds the stream and tells the others.
 // Sections that are made on demand are named in the address of the fetch while they are in view; those far away keep what
 // they have. The server answers 304 where the content is the same.
 "use strict";
@@ -100,31 +101,16 @@
     known = false;
   };
 
-  const refresh = async () => {
-    timer = 0;
-    if (over) return;
-    if (fetching || document.hidden || selecting()) {
-      dirty = true;
-      if (selecting() && bar.hidden) tell("Updates wait while text is selected");
-      return;
-    }
+  // Does an update, `make`, which returns the last event that the content has then.
+  const update = async (make) => {
     dirty = false;
     fetching = true;
     const wanted = told;
     let failed = false;
     beganAt = Date.now();
     try {
-      const answer = await ask();
+      seen = (await make()) || seen;
       if (over) return;
-      if (!answer.ok && answer.status >= 500) throw new Error(answer.statusText);
-      oarlockTimes.hear(Number(answer.headers.get("Oarlock-Now")));
-      known = true;
-      looked = answer.headers.has("Oarlock-Looked");
-      if (answer.status !== 304) {
-        replace(await answer.text());
-        tag = answer.ok ? answer.headers.get("ETag") || "" : "";
-      }
-      seen = Number(answer.headers.get("Oarlock-Seq") || seen);
       if (told === wanted) told = 0;
       fetchedAt = currentAt = Date.now();
       tell("");
@@ -138,6 +124,43 @@
       if (dirty && !document.hidden) later(failed ? PAUSE_MS * 2 : pause());
     }
   };
+
+  const fetched = async () => {
+    const answer = await ask();
+    if (over) return 0;
+    if (!answer.ok && answer.status >= 500) throw new Error(answer.statusText);
+    oarlockTimes.hear(Number(answer.headers.get("Oarlock-Now")));
+    known = true;
+    looked = answer.headers.has("Oarlock-Looked");
+    if (answer.status !== 304) {
+      replace(await answer.text());
+      tag = answer.ok ? answer.headers.get("ETag") || "" : "";
+    }
+    return Number(answer.headers.get("Oarlock-Seq"));
+  };
+
+  const refresh = () => {
+    timer = 0;
+    if (over) return;
+    if (fetching || document.hidden || selecting()) {
+      dirty = true;
+      if (selecting() && bar.hidden) tell("Updates wait while text is selected");
+      return;
+    }
+    update(fetched);
+  };
+
+  // Takes a content that came with news. The server sends at most two a second; messages may be a little closer.
+  const taken = async (mark, packed, seq) => {
+    const bytes = Uint8Array.from(atob(packed), (one) => one.charCodeAt(0));
+    const text = await new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
+    replace(text);
+    tag = mark;
+    return seq;
+  };
+  const fits = (mark, contents) =>
+    tag && mark in contents && window.DecompressionStream && !dirty && !fetching && !document.hidden && !selecting() &&
+    address().href === asked && Date.now() - beganAt > PAUSE_MS / 2;
 
   for (const one of main.querySelectorAll("[data-section]")) coming.observe(one);
 
@@ -156,7 +179,7 @@
   };
   const same = (marks) => tag && marks[name] === tag && !dirty && !fetching && address().href === asked;
   const other = (marks) => tag && name in marks && marks[name] !== tag;
-  const hear = ({ kind, after = 0, seq = 0, topics = ["*"], marks = {} }) => {
+  const hear = ({ kind, after = 0, seq = 0, topics = ["*"], marks = {}, contents = {} }) => {
     if (over) return undefined;
     if (kind === "lost") return lost();
     if (kind === "wake") return wake();
@@ -165,7 +188,8 @@
     currentAt = Date.now();
     if (kind === "open" ? seq !== seen : kind === "at" ? seq > seen : seq > seen && (after > seen || concerns(topics)) ? !same(marks) : other(marks)) {
       told = seq;
-      return news();
+      const mark = marks[name];
+      return fits(mark, contents) ? update(() => taken(mark, contents[mark], seq)) : news();
     }
     if (!dirty && !fetching) tell("");
     seen = Math.max(seen, seq);

@@ -7,6 +7,9 @@ names the events that it covers, from `after` to `seq`; a page that finds a gap 
 
 Beside this, the open pages that change without events are looked at (`openpages`). A message without an event has the
 marks of those that have changed.
+
+A mark is made from a content. Where a page has another one, the message brings it along: the page need not ask for what
+the server has just made. One that cannot take it, as under a selection, asks later.
 """
 
 from __future__ import annotations
@@ -34,23 +37,32 @@ REST = 10
 class News(msgspec.Struct, frozen=True, omit_defaults=True):
     """The topics that the events after `after`, up to `seq`, may have changed.
 
-    `marks` has the mark of the content, as of `seq`, of open pages that show one of them, by their names.
+    `marks` has the mark of the content, as of `seq`, of open pages that show one of them, by their names. `contents` has
+    contents that some of these pages lack, by their marks and packed (`compressing`).
     """
 
     after: int
     seq: int
     topics: frozenset[str]
     marks: Mapping[str, str] = {}
+    contents: Mapping[str, bytes] = {}
+
+
+class Present(msgspec.Struct, frozen=True):
+    """The present content of a session's open pages, as `News` tells it."""
+
+    marks: dict[str, str] = {}
+    contents: dict[str, bytes] = {}
 
 
 Members = Mapping[str, bodies.Server]
 """What the API has just answered to the sessions of a reader's members, by their secrets."""
-Marks = Callable[[Members, News], Awaitable[Mapping[str, Mapping[str, str]]]]
-"""Returns the marks for news, by the secrets of the members."""
+Marks = Callable[[Members, News], Awaitable[Mapping[str, Present]]]
+"""Returns the pages that the news concern, by the secrets of the members."""
 
 
-Changed = Callable[[Members], Awaitable[Mapping[str, Mapping[str, str]]]]
-"""Returns the marks of the pages that have changed without an event, by the secrets of the members."""
+Changed = Callable[[Members], Awaitable[Mapping[str, Present]]]
+"""Returns the pages that have changed without an event, by the secrets of the members."""
 
 
 class Ended(Exception):
@@ -130,7 +142,7 @@ class Ear:
 
     def tell(self, news: News) -> None:
         if self._news is not None:
-            news = News(self._news.after, news.seq, self._news.topics | news.topics, news.marks)
+            news = msgspec.structs.replace(news, after=self._news.after, topics=self._news.topics | news.topics)
         self._news = news
         self._waiting.set()
 
@@ -212,11 +224,10 @@ class _Feed:
             await asyncio.sleep(openpages.SOON_S)
             began = time.monotonic()
             try:
-                marks = await self._changed(self._checked)
+                changed = await self._changed(self._checked)
             except Exception:  # noqa: BLE001 - the pages ask now and then by themselves, and the next look may succeed
-                marks = {}
-            news = News(self.seq, self.seq, frozenset())
-            self._spread({secret: msgspec.structs.replace(news, marks=own) for secret, own in marks.items()})
+                changed = {}
+            self._spread(News(self.seq, self.seq, frozenset()), changed)
             await asyncio.sleep(REST * (time.monotonic() - began))
 
     async def _check(self) -> dict[str, bodies.Server]:
@@ -238,13 +249,14 @@ class _Feed:
         return await self._known.find(member.secret, None, member.client.server)
 
     async def _tell(self, checked: Members, news: News) -> None:
-        marks = await self._marks(checked, news)
-        self._spread({secret: msgspec.structs.replace(news, marks=marks.get(secret, {})) for secret in checked})
+        present = await self._marks(checked, news)
+        self._spread(news, {secret: present.get(secret, Present()) for secret in checked})
 
-    def _spread(self, told: Mapping[str, News]) -> None:
-        for secret, news in told.items():
+    def _spread(self, news: News, present: Mapping[str, Present]) -> None:
+        for secret, pages in present.items():
+            own = msgspec.structs.replace(news, marks=pages.marks, contents=pages.contents)
             for ear in self.members[secret].ears if secret in self.members else ():
-                ear.tell(news)
+                ear.tell(own)
 
     def _end(self, member: _Member, *, session: bool) -> None:
         self.forget(member)

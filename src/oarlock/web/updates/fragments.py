@@ -63,10 +63,14 @@ class Update:
             return responses.Response(status_code=304, headers=headers)
         if not compressing.taken(visit.headers.get("accept-encoding", "")):
             return responses.HTMLResponse(self._content, headers=headers)
+        headers["content-encoding"] = "gzip"
+        return responses.HTMLResponse(await self.packed(), headers=headers)
+
+    async def packed(self) -> bytes:
+        """Return the content, compressed."""
         if self._packed is None:
             self._packed = asyncio.ensure_future(self._thread(compressing.packed, self._content))
-        headers["content-encoding"] = "gzip"
-        return responses.HTMLResponse(await asyncio.shield(self._packed), headers=headers)
+        return await asyncio.shield(self._packed)
 
 
 class _Making:
