@@ -175,6 +175,8 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     pods tolerate, each a key or `KEY=VALUE`) and `node_labels` (those that a node must have). `device_claims` has, by
     the name of a claim in the pod, the ResourceClaimTemplate from which the cluster makes it. `resources` are amounts
     of extended resources for each task, and `capabilities` are added to those of the task's container, which has none.
+    `shared_memory` is a folder of the node that the tasks there see as /dev/shm, so that they share memory; with the
+    empty one each pod has its own.
     """
 
     pools: tuple[str, ...] = ()  # leaves, which have jobs; empty: all
@@ -192,6 +194,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     resources: dict[str, int] = {}
     capabilities: tuple[str, ...] = ()
     containers: tuple[Sidecar, ...] = ()
+    shared_memory: str = ""
 
     @property
     def planned(self) -> profiles.Profile:
@@ -251,6 +254,12 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
                     path=f"{path}.capabilities",
                     hint='Name each without CAP_, as "IPC_LOCK".',
                 )
+        if self.shared_memory and (why := mounts.fault(self.shared_memory, taken=())):
+            raise errors.InvalidInput(
+                f"Pods cannot share the folder {self.shared_memory} of their node: it {why}.",
+                path=f"{path}.shared_memory",
+                hint="Name one in memory: /dev/shm, or a tmpfs of the node.",
+            )
 
     def _check_nodes(self, path: str) -> None:
         for taint in self.tolerate:

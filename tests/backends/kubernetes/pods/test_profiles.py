@@ -105,6 +105,33 @@ def test_a_profile_gives_each_pod_its_own_claims_of_devices() -> None:
     assert "resourceClaims" not in rendering.pod(launch(), SITE, "s")["spec"]
 
 
+def test_the_pods_of_a_profile_share_the_memory_of_their_node() -> None:
+    """Its namespace must admit folders of the node, which the restricted profile of pod security forbids."""
+    profiles = {
+        "all": site.Profile(shared_memory="/dev/shm"),
+        "research": site.Profile(pools=("research",), shared_memory="/mnt/shared"),
+    }
+    told = msgspec.structs.replace(SITE, profiles=profiles)
+
+    def shared(pool: str, told: site.Site = told) -> Any:
+        pod = rendering.pod(launch(container=backends.Container(pool=pool)), told, "s")
+        assert bool(restricted.violations(pod)) == bool(told.profiles)
+        (mount,) = [one for one in pod["spec"]["containers"][0]["volumeMounts"] if one["mountPath"] == "/dev/shm"]
+        (volume,) = [one for one in pod["spec"]["volumes"] if one["name"] == mount["name"]]
+        return volume
+
+    assert shared("other")["hostPath"] == {"path": "/dev/shm", "type": "Directory"}
+    assert shared("research")["hostPath"]["path"] == "/mnt/shared", "a later profile wins"
+    assert "emptyDir" in shared("other", SITE)
+
+
+@pytest.mark.parametrize("folder", ["shm", "/", "/mnt/../dev/shm"])
+def test_a_folder_that_no_pods_can_share_is_refused(folder: str) -> None:
+    with pytest.raises(errors.InvalidInput) as refused:
+        site.Profile(shared_memory=folder).check("all", (), (), "")
+    assert refused.value.path == "kubernetes.profiles.all.shared_memory"
+
+
 INFINIBAND = {
     "fabric": site.Profile(
         pools=("research",),

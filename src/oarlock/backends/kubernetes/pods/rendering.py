@@ -10,7 +10,7 @@
     /oarlock/checkpoints/JOB   the job's folder on the claim of the installation, if there is one
     /oarlock/environments      environments of the job's dependencies: its user's folder on that claim, or one for them
     /oarlock/mailbox   emptyDir   in memory, of agent and helper: requests hold the job's secrets
-    /dev/shm           emptyDir in memory
+    /dev/shm           emptyDir in memory; with a profile's `shared_memory` that folder of the node
 
 A pod keeps the restricted profile of Kubernetes' pod security standards. The assignments of a gang lie in Secrets,
 since they hold tokens; a pod mounts its own item alone. Everything here is pure: a launch always gives the same
@@ -498,7 +498,8 @@ def _volumes(one: backends.TaskLaunch, site: Site, secret: str) -> Iterator[Mani
     yield {"name": "task", "emptyDir": {}}
     yield {"name": "home", "emptyDir": {}}
     yield {"name": "mailbox", "emptyDir": {"medium": "Memory", "sizeLimit": "16Mi"}}
-    yield {"name": "shm", "emptyDir": shared}
+    folder = next((added.shared_memory for added in reversed(_profiles(one, site)) if added.shared_memory), "")
+    yield {"name": "shm"} | ({"hostPath": {"path": folder, "type": "Directory"}} if folder else {"emptyDir": shared})
     items = [{"key": item(one.key), "path": ASSIGNMENT}]
     items += [{"key": name, "path": name} for name in _authority(site)]
     yield {"name": "assignment", "secret": {"secretName": secret, "defaultMode": 0o440, "items": items}}
