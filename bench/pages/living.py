@@ -141,8 +141,8 @@ async def _together(server: servers.Server) -> list[table.Row]:
             "% of a core",
             15,
             f"more than the events alone ({alone.cpu:.0f} % at {alone.rate:.0f} events/s); {kept}, "
-            f"{taken / both.seconds:.0f} updates/s came with the news, {asked / both.seconds:.0f} were asked for, {same} "
-            f"of these without a change; {unasked / both.seconds:.0f} pages/s had the content already; "
+            f"{taken / both.seconds:.0f} updates/s came with the news, {asked / both.seconds:.0f} were asked for, "
+            f"{same} of these without a change; {unasked / both.seconds:.0f} pages/s had the content already; "
             f"without events {idle:.1f} %",
         ),
         stage.row(

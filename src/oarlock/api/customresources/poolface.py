@@ -42,8 +42,8 @@ from oarlock.store import stores
 PERIOD_S = 2.0
 """The status is written so often, where it has changed."""
 REST, MOST_PERIOD_S = 20, 15.0
-"""With very many jobs less often: a look is followed by a pause of so many times its own length, up to this. What users do
-to an object ends the pause."""
+"""With very many jobs less often: a look is followed by a pause of so many times its own length, up to this. What users
+do to an object ends the pause."""
 PAUSE_S = 5.0
 ANEW_S = 30.0
 """A look follows so long after the last one, whatever has changed: the cluster's amounts are in no log."""

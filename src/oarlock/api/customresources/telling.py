@@ -100,8 +100,7 @@ class Telling:
         while True:
             uid, event, since = await self._untold.get()
             self._writing = True
-            while self._waits(since) and self._untold.qsize() < MOST_UNTOLD // 2:
-                await asyncio.sleep(PAUSE_S)
+            await self._turn(since)
             found = self._objects.items.get(uid)
             if found is not None:
                 try:
@@ -114,6 +113,11 @@ class Telling:
             if self._left_out and self._untold.empty():
                 _log.warning("resources.events_were_left_out", count=self._left_out)
                 self._left_out = 0
+
+    async def _turn(self, since: float) -> None:
+        """Return once it is the turn of an Event that was noted then."""
+        while self._waits(since) and self._untold.qsize() < MOST_UNTOLD // 2:  # noqa: ASYNC110 - nothing tells of the end
+            await asyncio.sleep(PAUSE_S)
 
     async def _keep(self) -> None:
         while True:

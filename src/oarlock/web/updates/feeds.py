@@ -37,8 +37,8 @@ REST = 10
 class News(msgspec.Struct, frozen=True, omit_defaults=True):
     """The topics that the events after `after`, up to `seq`, may have changed.
 
-    `marks` has the mark of the content, as of `seq`, of open pages that show one of them, by their names. `contents` has
-    contents that some of these pages lack, by their marks and packed (`compressing`).
+    `marks` has the mark of the content, as of `seq`, of open pages that show one of them, by their names. `contents`
+    has contents that some of these pages lack, by their marks and packed (`compressing`).
     """
 
     after: int
