@@ -76,7 +76,7 @@ bench-scheduler: setup-dev  ## the scheduler: its policies, and how it does in l
 	$(BIN)/python -m bench policies placing scheduling $(ARGS)
 
 test-train: setup-dev  ## one program for each strategy of training together (examples/02-strategies)
-	$(BIN)/python -m pytest -m train -n 0 tests/train $(ARGS)
+	$(BIN)/python -m pytest -m train -n 2 --dist worksteal tests/train $(ARGS)
 
 # Without a GPU this fails: it is what it is for.
 test-gpu: setup-dev  ## training and jobs on the GPU of this machine
@@ -99,7 +99,7 @@ test-web: setup-dev  ## the pages in a real browser (OARLOCK_BROWSER=program)
 	  || DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core >/dev/null; true
 	@command -v "$${OARLOCK_BROWSER:-chromium}" >/dev/null \
 	  || { echo "There is no Chromium. On Debian: apt-get install chromium; or name a browser: OARLOCK_BROWSER=..." >&2; exit 1; }
-	$(BIN)/python -m pytest -m browser -n 2 --dist loadfile tests/web/browser $(ARGS)
+	$(BIN)/python -m pytest -m browser -n 3 --dist loadfile tests/web/browser $(ARGS)
 
 pictures: setup-dev  ## take the pictures of the pages in the documentation anew, in a real browser
 	OARLOCK_PICTURES=write $(BIN)/python -m pytest -m browser -n 0 tests/web/browser -k documentation
@@ -112,7 +112,7 @@ test-kube: export TEST_NEEDS_MET ?= Kubernetes API server,custom objects$(if $(w
 test-kube: setup-dev  ## the Kubernetes backend against a real API server (KUBEBUILDER_ASSETS=folder)
 	@test -x "$${KUBEBUILDER_ASSETS:-/usr/local/kubebuilder/bin}/kube-apiserver" \
 	  || { echo "There is no kube-apiserver in KUBEBUILDER_ASSETS. tests/needs.py says how to get one." >&2; exit 1; }
-	$(BIN)/python -m pytest -m "needs(need='Kubernetes API server')" -n 3 --dist loadfile --timeout=900 \
+	$(BIN)/python -m pytest -m "needs(need='Kubernetes API server')" -n 4 --dist worksteal --timeout=900 \
 	  tests/backends/kubernetes tests/api/customresources tests/e2e/kubernetes $(ARGS)
 
 # KUBECONFIG names a cluster whose nodes have the images of tests/node/images.sh, and in which these tests may install. Without it this
