@@ -245,6 +245,26 @@ def test_a_worker_that_is_to_leave_is_told_of_a_round_without_its_rank() -> None
     assert [envs[index]["WORLD_SIZE"] for index in (0, 1)] == ["2", "2"]
 
 
+@pytest.mark.parametrize(
+    ("roles_of", "least"),
+    [
+        ({"worker": jobfile.Role(count=3, nproc=2, on_failure=roles.OnFailure.RESTART)}, "6"),
+        ({"chief": jobfile.Role(), "worker": jobfile.Role(on_failure=roles.OnFailure.RESTART)}, "2"),
+        ({"worker": jobfile.Role(count=3, min=2, on_failure=roles.OnFailure.RESTART)}, None),
+        ({"worker": jobfile.Role(count=3)}, None),
+        ({"worker": jobfile.Role(on_failure=roles.OnFailure.RESTART)}, None),
+    ],
+    ids=["fixed", "with a chief", "elastic", "not asked for", "alone"],
+)
+def test_a_gang_of_a_fixed_size_is_told_without_how_many_it_makes_no_step(
+    roles_of: dict[str, jobfile.Role], least: str | None
+) -> None:
+    env = told(job("torch", roles_of), "worker", 0)[0]
+    assert env.get("OARLOCK_LEAST_RANKS") == least
+    elastic = roles_of["worker"].count > 1 or "chief" in roles_of
+    assert ("OARLOCK_ELASTIC" in env) == (elastic and roles_of["worker"].on_failure is roles.OnFailure.RESTART)
+
+
 @pytest.mark.parametrize("kind", ["ps", "auto"])
 def test_workers_and_servers_are_told_where_the_parameter_servers_are(kind: str) -> None:
     shape = {"worker": jobfile.Role(count=2), "ps": jobfile.Role(count=2, nproc=2)}

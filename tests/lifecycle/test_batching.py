@@ -84,3 +84,21 @@ def test_a_job_without_a_size_is_left_to_its_script() -> None:
     assert play.job.spec.batch is None
     assert batching.told(play.job, play.live) is None
     assert jobfile.JobSpec(command="true").batch is None
+
+
+def test_a_gang_of_a_fixed_size_keeps_its_batch_while_its_workers_wait_for_a_successor() -> None:
+    """They make no step without it, and then as many train as before."""
+    play = script.Play()
+    play.run("job {batch: {size: 64}, roles: {worker: {count: 4, on_failure: restart}}}")
+    names = [f"worker-{index}" for index in range(4)]
+    for line in (
+        "admit",
+        "launched",
+        f"register {' '.join(names)}",
+        *(f"report {one} PROCESSING rejoin" for one in names),
+    ):
+        play.run(line)
+    before = batching.told(play.job, play.live)
+    play.run("exit worker-3 signal=9")
+    assert len(play.live.members) == 3
+    assert batching.told(play.job, play.live) == before == curves.Batch(16, 1)

@@ -28,6 +28,8 @@ SPECS = (
     "{framework: plain, grace: 0s, max_restarts: 3, roles: {worker: {count: 2, on_failure: ignore}}}",
     "{grace: 2s, max_restarts: 1, roles: {worker: {count: 2, min: 1, max: 3, gpus: 1}}}",
     "{grace: 2s, max_restarts: 2, roles: {worker: {count: 2, min: 1, max: 3, on_failure: restart}}}",
+    "{grace: 1s, max_restarts: 2, start_timeout: 40s, roles: {worker: {count: 3, on_failure: restart}}}",
+    "{grace: 1s, strategy: {kind: auto}, roles: {worker: {count: 2}, ps: {}}}",
     "{framework: plain, grace: 1s, roles: {worker: {count: 2, min: 1, on_failure: restart}, ps: {}}}",
 )
 STRONG = tuple(intent for intent in intents.Intent if intent is not intents.Intent.CANCEL)

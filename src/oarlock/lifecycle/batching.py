@@ -11,12 +11,13 @@ from __future__ import annotations
 import math
 
 from oarlock.lifecycle import ends
-from oarlock.spec import attempts, curves, jobs
+from oarlock.spec import attempts, curves, jobfile, jobs
 
 
 def told(job: jobs.Job, live: attempts.Attempt) -> curves.Batch | None:
     """Return the batch of each process, in examples; None where the job file leaves it to the script."""
-    ranks = sum(job.spec.roles[task.role].nproc for task in live.members if task.role in ends.COLLECTIVE_ROLES)
+    train = live.tasks if jobfile.waits(job.spec) else live.members  # no step is made without one of them
+    ranks = sum(job.spec.roles[task.role].nproc for task in train if task.role in ends.COLLECTIVE_ROLES)
     if job.spec.batch is None or not ranks:
         return live.batch
     decided, size = live.batch, job.spec.batch.size

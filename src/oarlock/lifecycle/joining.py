@@ -12,6 +12,9 @@ attempt after all, only that end spends a restart, and the first of them is to b
 A newcomer that fails twice in the same way, or never comes, gives its place back. The steps of the others are not its
 progress.
 
+In a job of a fixed size (`jobfile.waits`) the others make no step before the newcomer is there. One of them is enough
+to give it the state. Where no newcomer comes, the gang restarts.
+
 Connections may break while all members live. Those that notice it say so, if nobody is found dead within seconds, and
 the same members meet in the next round. A link that breaks again and again lets no step through, and then the gang
 restarts. gloo aborts the process of a connection that ends in a way, or at a moment, that it does not expect: that
@@ -42,7 +45,9 @@ _ON_THE_WAY = frozenset({TaskPhase.PENDING, TaskPhase.DEPLOYING, TaskPhase.DOWNL
 
 
 def let_go(job: jobs.Job, live: attempts.Attempt, now: float) -> tuple[jobs.Job, attempts.Attempt]:
-    """Go on without the workers that have failed."""
+    """Go on without the workers that have failed. A newcomer that the others wait for in vain counts as one of them, so
+    that its failure is that of the attempt.
+    """
     if live.stop is not None or live.failing_since is not None or not jobfile.reshapes(job.spec):
         return job, live
     for task in live.tasks:
@@ -53,6 +58,9 @@ def let_go(job: jobs.Job, live: attempts.Attempt, now: float) -> tuple[jobs.Job,
             if _is_own(task) and not _in_wave(live, now):
                 job = replace(job, restarts=job.restarts + 1)
                 live = replace(live, spared=task, spared_at=now)
+        elif task.part is Part.JOINING and task.phase is TaskPhase.FAILED:
+            tasks = tuple(replace(task, part=Part.MEMBER) if one is task else one for one in live.tasks)
+            live = replace(live, tasks=tasks)
     return job, live
 
 
@@ -132,6 +140,14 @@ def mute(job: jobs.Job, live: attempts.Attempt) -> tuple[attempts.TaskKey, ...]:
     )
 
 
+def awaited_since(job: jobs.Job, live: attempts.Attempt) -> float | None:
+    """Return when a successor came nearer to the others for the last time, where they wait for it without progress."""
+    if not jobfile.waits(job.spec):
+        return None
+    successors = [task for task in live.tasks if task.part is not Part.MEMBER or task.incarnation > 1]
+    return max((task.phase_at for task in successors), default=None)
+
+
 def late(job: jobs.Job, live: attempts.Attempt) -> float | None:
     """Return when the start-up time of the first task that is to join is over."""
     coming = [task.moved_at for task in live.tasks if _is_coming(task)]
@@ -142,8 +158,11 @@ def late(job: jobs.Job, live: attempts.Attempt) -> float | None:
 
 def not_made(job: jobs.Job, live: attempts.Attempt, now: float) -> attempts.Attempt | None:
     """Return the attempt without the tasks that the platform could not make, or that did not come in time, if all of
-    them were to join others. They give their places back, so that the scheduler may find others.
+    them were to join others. They give their places back, so that the scheduler may find others. None where the gang
+    has to restart.
     """
+    if jobfile.waits(job.spec):
+        return None
     start_s = quantities.seconds(job.spec.start_timeout)
     missing = [
         task
@@ -167,19 +186,24 @@ def _may_leave(job: jobs.Job, live: attempts.Attempt, task: attempts.Task, now: 
     if task.phase is not TaskPhase.FAILED or task.exit is None or task.role is not roles.RoleName.WORKER:
         return False
     if task.part is Part.JOINING:
-        return True
+        return not jobfile.waits(job.spec) or _may_return(job, live, task, now)
     if task.part is not Part.MEMBER or not task.round or not jobfile.rejoins(job.spec):
         return False
     others = [one for one in live.members if one.role in ends.COLLECTIVE_ROLES and one.phase not in phases.ENDED]
-    left = _in_wave(live, now) or job.restarts < job.spec.max_restarts
-    return (
-        _enough(job, others)
-        and all(one.can_rejoin for one in others)
-        and (not _is_own(task) or (left and not _is_hopeless(job, task)))
-    )
+    return _enough(job, others) and all(one.can_rejoin for one in others) and _may_return(job, live, task, now)
+
+
+def _may_return(job: jobs.Job, live: attempts.Attempt, task: attempts.Task, now: float) -> bool:
+    """Return whether this failure leaves a successor, which the platform's failures need only where all wait for it."""
+    if _is_own(task):
+        left = _in_wave(live, now) or job.restarts < job.spec.max_restarts
+        return left and not _is_hopeless(job, task)
+    return not jobfile.waits(job.spec) or _returns(job, task)
 
 
 def _enough(job: jobs.Job, left: Sequence[attempts.Task]) -> bool:
+    if jobfile.waits(job.spec):
+        return bool(left)
     workers = job.spec.roles.get(roles.RoleName.WORKER)
     least = max(1, workers.min or workers.count) if workers is not None else 1
     return sum(task.role is roles.RoleName.WORKER for task in left) >= least
@@ -206,7 +230,7 @@ def _is_over(task: attempts.Task) -> bool:
 
 def _after(job: jobs.Job, task: attempts.Task, now: float) -> attempts.Task:
     """Return the next incarnation of a task that has left, or the task, which gives its place back."""
-    if _returns(job, task):
+    if jobfile.waits(job.spec) or _returns(job, task):
         return replace(ends.fresh(job, task, now), part=Part.JOINING)
     return replace(task, leave_by=now)
 

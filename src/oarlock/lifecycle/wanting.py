@@ -137,12 +137,12 @@ def _absent(job: jobs.Job, live: attempts.Attempt) -> str:
 
 def _hanging(job: jobs.Job, live: attempts.Attempt, now: float) -> attempts.Task | None:
     """Return the task that has stood still for longest, where that is too long. After the loss of one, the others get
-    the same time again.
+    the same time again, and after each phase of a successor for which they wait.
     """
     if job.spec.hang_timeout is None:
         return None
     limit = quantities.seconds(job.spec.hang_timeout)
-    if live.spared_at is not None and now - live.spared_at < limit:
+    if any(at is not None and now - at < limit for at in (live.spared_at, joining.awaited_since(job, live))):
         return None
     still = [
         task

@@ -226,13 +226,24 @@ def serves(spec: JobSpec) -> bool:
 def rejoins(spec: JobSpec) -> bool:
     """Return whether its workers may come and go within an attempt, where the training library can do so.
 
-    The job file asks for it: an elastic role `worker` with `on_failure: restart`. With parameter servers it must say
-    too that the workers step together, each of them, because a script may decide otherwise: `kind: ps` and `sync: true`
-    without `backup`.
+    The job file asks for it: a role `worker` with `on_failure: restart`. With parameter servers it must be elastic, and
+    say too that the workers step together, each of them, because a script may decide otherwise: `kind: ps` and
+    `sync: true` without `backup`.
     """
     asked = spec.strategy
     together = asked.kind is StrategyKind.PS and asked.sync is True and not asked.backup
-    return (together or not serves(spec)) and _asks_for(spec, roles.OnFailure.RESTART)
+    return waits(spec) or ((together or not serves(spec)) and _asks_for(spec, roles.OnFailure.RESTART))
+
+
+def waits(spec: JobSpec) -> bool:
+    """Return whether its workers go on in the same attempt without one that is lost, but only wait for its successor:
+    the job has a fixed size, and makes no step with fewer of them. With parameter servers the workers wait there.
+    """
+    workers = spec.roles.get(roles.RoleName.WORKER)
+    if workers is None or spec.framework is not roles.Framework.TORCH or serves(spec):
+        return False
+    others = workers.count > 1 or roles.RoleName.CHIEF in spec.roles
+    return others and not _is_elastic(workers) and workers.on_failure is roles.OnFailure.RESTART
 
 
 def reshapes(spec: JobSpec) -> bool:
@@ -262,8 +273,11 @@ def _asks_for(spec: JobSpec, *on_failure: roles.OnFailure | None) -> bool:
     workers = spec.roles.get(roles.RoleName.WORKER)
     if workers is None or spec.framework is not roles.Framework.TORCH:
         return False
-    elastic = (workers.min or workers.count) < (workers.max or workers.count)
-    return elastic and workers.on_failure in on_failure
+    return _is_elastic(workers) and workers.on_failure in on_failure
+
+
+def _is_elastic(workers: Role) -> bool:
+    return (workers.min or workers.count) < (workers.max or workers.count)
 
 
 class InPlace(Part, frozen=True):

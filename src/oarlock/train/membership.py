@@ -14,11 +14,16 @@ Each process keeps its own random generators.
 A compression does not repeat a step whose exchange is lost, so the number of the step grows though nothing was learned.
 A link that takes small messages and loses large ones would so bring a job to its end with the weights of its beginning.
 So the gang ends where the exchanges of MOST_LOST steps in a row are lost.
+
+In a job of a fixed size the ranks that are left make no step. They meet all the same, and agree on their position and
+state, so that one of them is enough for the successors. Then they wait for a round with all ranks, unless the training
+is over. Where another one is lost meanwhile, the same begins anew.
 """
 
 from __future__ import annotations
 
 import io
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import monotonic, sleep
@@ -40,7 +45,8 @@ class Position:
     """The facts of a session that are the same on all ranks.
 
     `step` counts the steps that are done, and `exchanges` the exchanges of a step after it that could not end. `made`
-    are those of them that each strategy has made. `flushed` counts the strategies whose flush is over.
+    are those of them that each strategy has made. `flushed` counts the strategies whose flush is over. `over`: no step
+    follows.
     """
 
     step: int
@@ -50,6 +56,7 @@ class Position:
     noise: float | None = None
     made: tuple[int, ...] = ()
     flushed: int = 0
+    over: bool = False
 
     @property
     def order(self) -> tuple[int, int, bool, int]:
@@ -202,7 +209,8 @@ class Membership:
         keep_waiting: Callable[[], None],
         tell_lost: Callable[[int], None],
     ) -> Position:
-        """Go into the next round, with all its members. Return the position from which all of them go on.
+        """Go into the next round, with all its members. Return the position from which all of them go on. In a job of a
+        fixed size that is a round with all ranks, unless no step follows.
 
         Raises Left if this process is not a member of it, and PeersLost if no round comes after the loss `cause`, or if
         too many steps in a row were lost.
@@ -227,7 +235,14 @@ class Membership:
                 continue
             if self._in_a_row > MOST_LOST:
                 raise errors.PeersLost(f"{self._in_a_row} steps in a row were lost; the last: {cause}") from cause
-            return position
+            if position.over or later.world_size >= later.least:
+                return position
+            if later.rank == 0:
+                sys.stderr.write(
+                    f"oarlock.train: round {later.number}: {later.world_size} of {later.least} ranks wait for the "
+                    f"others after step {position.step}\n"
+                )
+            here, cause = self.flush(position, keep_waiting)
 
     def _enter(self, later: Round, here: Position) -> Position:
         for strategy in self._strategies:
@@ -251,7 +266,8 @@ class Membership:
             self._in_a_row = self._in_a_row + 1 if self._lost_step == found.step else 1
             self._lost_step = step
         self._marked = None
-        return replace(found, step=step, exchanges=0, stop=max(one.stop for one in known), made=(), flushed=0)
+        stop, over = max(one.stop for one in known), any(one.over for one in known)
+        return replace(found, step=step, exchanges=0, stop=stop, made=(), flushed=0, over=over)
 
     def _missed(self, here: Position, donor: Position) -> list[bool]:
         """Return for each strategy whether the donor has made an exchange of it that this rank has not."""
@@ -261,7 +277,7 @@ class Membership:
 
     def _gather(self, here: Position) -> list[tuple[Any, ...]]:
         choices = [strategy.choice() for strategy in self._strategies]
-        position = here.step, here.exchanges, here.stop, here.batch, here.noise, here.made, here.flushed
+        position = here.step, here.exchanges, here.stop, here.batch, here.noise, here.made, here.flushed, here.over
         return self._world.gather((self._whole, choices, *position))
 
     def _keep_choices(self, choices: Sequence[Mapping[str, Any]]) -> None:

@@ -36,6 +36,7 @@ from oarlock.train import errors, silence
 
 ELASTIC = "OARLOCK_ELASTIC"
 JOINS = "OARLOCK_JOINS"
+LEAST = "OARLOCK_LEAST_RANKS"
 FILE = "rendezvous.json"
 LOOK_EVERY_S = 0.005
 BROKEN_S = 1.0
@@ -54,7 +55,8 @@ NEWS_S = 120.0
 class Round:
     """A version of the membership, as one process sees it. `rank` is None if the process is not a member.
 
-    `lost` is the newest round of which the server knows that its exchanges cannot end.
+    `lost` is the newest round of which the server knows that its exchanges cannot end. With fewer members than `least`
+    they make no step, and wait for the next round.
     """
 
     number: int
@@ -63,13 +65,14 @@ class Round:
     address: str
     port: int
     lost: int = 0
+    least: int = 1
 
     @classmethod
     def of(cls, number: int, env: Mapping[str, str], lost: int = 0) -> Round:
         rank = None if env.get(JOINS) == "1" or "RANK" not in env else int(env["RANK"])
         world_size = int(env.get("WORLD_SIZE", "1"))
         address, port = env.get("MASTER_ADDR", "127.0.0.1"), int(env.get("MASTER_PORT") or 0)
-        return cls(number, rank, world_size, address, port, lost)
+        return cls(number, rank, world_size, address, port, lost, int(env.get(LEAST) or 1))
 
 
 class Rounds:

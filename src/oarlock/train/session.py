@@ -9,7 +9,6 @@ On entry the state is restored from the newest valid checkpoint, or every rank g
 step boundary the ranks agree whether to save and whether to stop (agreement.py). SIGTERM to any rank is a request to
 stop: all ranks finish the same step, save it, close, and end with exit code 143, as after a SIGTERM. An error in the
 body ends the session without a checkpoint and without another exchange, because the other ranks may be at any point.
-
 In an elastic job, processes join and leave between two steps (membership.py).
 """
 
@@ -118,9 +117,8 @@ class Session:
         self._apart = next((one for one in self._strategies if not one.lockstep), None)
         self._agreement = agreement.Apart(self._apart) if self._apart else agreement.Agreement(self.world)
         rejoins = bool(self._strategies) and all(one.rejoins for one in self._strategies) and not per_rank
-        self._membership = (
-            membership.Membership(worlds.rounds, state, self._strategies) if worlds.rounds and rejoins else None
-        )
+        rounds = worlds.rounds if rejoins else None
+        self._membership = membership.Membership(rounds, state, self._strategies) if rounds else None
         self._succession = succession.of(self._strategies, state, others=bool(per_rank))
         self._later_round = 0  # the newest round that all ranks know
         self._wish = stopping.Wish()
@@ -264,7 +262,10 @@ class Session:
     def _change_round(self, cause: BaseException | None, done: int, exchanges: int = 0) -> None:
         """Go on in the next round, after `done` steps."""
         assert self._membership is not None
-        here = membership.Position(done, exchanges, self._stop, self._taken.code if self._taken else 0, self._noise)
+        ended = self.total_steps is not None and done + bool(exchanges) >= self.total_steps
+        over = ended or self._stop != agreement.GO_ON or not self._can_rejoin  # as it says when it has left its loop
+        taken = self._taken.code if self._taken else 0
+        here = membership.Position(done, exchanges, self._stop, taken, self._noise, over=over)
         if cause is None and not worlds.joining():
             self._agreement.finish()  # an exchange under way, cut off, may never end
             here, cause = self._membership.flush(here, self._wish.keep_waiting)
@@ -272,9 +273,8 @@ class Session:
         self._straggler = straggling.Straggler()  # its rank may be another process now
         if self._checkpoints and self._checkpoints.abandon():
             self._save_soon = True
-        told = self._can_rejoin
         position = self._membership.change(
-            here, cause, self._wish.keep_waiting, lambda number: self._tell_rejoin(told, lost_round=number)
+            here, cause, self._wish.keep_waiting, lambda number: self._tell_rejoin(self._can_rejoin, lost_round=number)
         )
         self.step, self._stop, self._noise = position.step, position.stop, position.noise
         if self._checkpoints:
@@ -532,8 +532,8 @@ class Session:
         """Wait for the others to take this process in, and go on where they are."""
         if self._membership is None:
             raise errors.StateError(
-                "this process was started to join others, but its strategy cannot take a process in: "
-                "use allreduce, or a job file without min and max"
+                "this process was started to join others, but its strategy cannot take a process in: use allreduce, or "
+                "leave `on_failure: restart` out of the job file"
             )
         self._tell_rejoin(True)
         self._change_round(None, 0)

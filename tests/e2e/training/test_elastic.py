@@ -129,6 +129,41 @@ def test_the_others_go_on_without_a_killed_worker_and_take_its_successor_in(shel
 
 
 @pytest.mark.long
+def test_in_a_job_of_a_fixed_size_the_others_wait_for_the_successor_of_a_killed_worker(shell: shells.Shell) -> None:
+    """They keep their processes, and no step has fewer workers. Each kill spends a restart, until none is left."""
+    shell.write("elastic.py", SCRIPT)
+    diary, stop = Diary(shell.folder / "diary-fixed"), shell.folder / "stop-fixed"
+    shell.write(
+        "fixed.yaml",
+        f"""
+        name: fixed
+        command: python elastic.py {diary.folder} {stop}
+        roles: {{worker: {{count: 3, cpus: 0.3, on_failure: restart}}}}
+        max_restarts: 2
+        """,
+    )
+    shell.do("submit", "fixed.yaml")
+    killed = set()
+    for task in ("1", "0"):  # the chief too
+        shell.wait_for("fixed", lambda one: rejoinable(one) == 3 and all(diary.of(each, 3) for each in "012"))
+        victim, survivor = diary.of(task, 3), diary.of("2", 3)
+        assert victim is not None
+        os.kill(victim, signal.SIGKILL)
+        killed.add(victim)
+        shell.wait_for("fixed", lambda _, task=task: diary.of(task, 3) not in (*killed, None))
+        assert diary.of("2", 3) == survivor, "the other process began anew"
+    job = shell.wait_for("fixed", lambda one: rejoinable(one) == 3)
+    assert (len(job["attempts"]), job["restarts"]) == (1, 2)
+    for steps in diary.processes().values():
+        assert {each["ranks"] for each in steps} == {3}, "a step was made with fewer workers"
+        numbers = [each["step"] for each in steps]
+        assert sum(later <= earlier for earlier, later in itertools.pairwise(numbers)) <= len(killed), "steps were lost"
+        assert all(earlier <= later <= earlier + 1 for earlier, later in itertools.pairwise(numbers))
+    os.kill(diary.of("1", 3) or 0, signal.SIGKILL)
+    assert shell.wait_phase("fixed", "FAILED")["restarts"] == 2
+
+
+@pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("way", WAYS)
 def test_a_stopped_worker_is_left_behind_once_its_hang_is_seen(shell: shells.Shell, way: str) -> None:

@@ -20,6 +20,7 @@ class Gang:
         self.number = 0
         self.ports: dict[str, int] = {}
         self.addresses: dict[str, str] = {}  # of members that are not on this machine
+        self.least = 1  # the members without which none makes a step
         self.lost = 0  # the newest round of which the server knows that it cannot go on
         self.processes: dict[str, Any] = {}
         self.codes: dict[str, int] = {}
@@ -105,6 +106,7 @@ class Gang:
             "WORLD_SIZE": str(len(names)),
             "MASTER_ADDR": self.addresses.get(names[0], "127.0.0.1"),
             "MASTER_PORT": str(self.ports[names[0]]),
+            "OARLOCK_LEAST_RANKS": str(self.least),
         }
 
     def _launch(self, name: str, place: dict[str, str]) -> None:
