@@ -56,7 +56,7 @@ _HAND = Ends(on_success=roles.OnSuccess.NONE)
 def of(spec: jobfile.JobSpec, role: roles.RoleName) -> Ends:
     """Return the policy of `role`: the job file's values over the defaults."""
     default = _default(spec, role)
-    if spec.strategy.kind is jobfile.StrategyKind.PS and role in _REPLACED:
+    if jobfile.serves(spec) and role in _REPLACED:
         default = msgspec.structs.replace(default, on_failure=roles.OnFailure.RESTART)
     said = spec.roles.get(role)
     if said is None:
@@ -120,8 +120,10 @@ def restarts_in_place(job: jobs.Job, live: attempts.Attempt, task: attempts.Task
     """Return whether this failed task is to be started again alone, while the others live on.
 
     Its role must say so, `max_restarts` leave one unless the platform failed, and it must not fail in the same way
-    again and again. In a communicator the survivors must have said that they can take a new peer. Workers that come and
-    go within an attempt have rules of their own (`joining`): where these refuse, the gang restarts.
+    again and again. In a communicator the survivors must have said that they can take a new peer. Where the library may
+    choose parameter servers, a worker must have said so since its choice: before it nothing goes by way of the servers.
+    Workers that come and go within an attempt have rules of their own (`joining`): where these refuse, the gang
+    restarts.
     """
     return (
         task.phase is phases.TaskPhase.FAILED
@@ -129,6 +131,7 @@ def restarts_in_place(job: jobs.Job, live: attempts.Attempt, task: attempts.Task
         and of(job.spec, task.role).on_failure is roles.OnFailure.RESTART
         and task.exit is not None
         and _may_come_back(job, task, task.exit)
+        and (not _is_open(job.spec, task.role) or any(peer.can_rejoin for peer in _survivors(live, task)))
         and (
             job.spec.framework not in COLLECTIVE
             or task.role not in COLLECTIVE_ROLES
@@ -147,6 +150,13 @@ def _may_come_back(job: jobs.Job, task: attempts.Task, how: attempts.Exit) -> bo
         again = before is None or before.cause is not attempts.Cause.PLATFORM or farther
         return again and how.reason not in OF_THE_PLACE
     return job.restarts < job.spec.max_restarts and not retries.hopeless_in_place(job, task)
+
+
+def _is_open(spec: jobfile.JobSpec, role: roles.RoleName) -> bool:
+    """Return whether the library may do without servers, and the job file says nothing of this role's failures."""
+    said = spec.roles.get(role)
+    kind = spec.strategy.kind
+    return kind is jobfile.StrategyKind.AUTO and jobfile.serves(spec) and (said is None or said.on_failure is None)
 
 
 def _others_go_on(survivors: Sequence[attempts.Task], how: attempts.Exit) -> bool:

@@ -18,6 +18,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from types import TracebackType
@@ -76,12 +77,7 @@ class Session:
         adapt: bool = False,
         **state: Any,
     ) -> None:
-        for name, value in (*state.items(), *(per_rank or {}).items()):
-            if not (hasattr(value, "state_dict") and hasattr(value, "load_state_dict")):
-                raise errors.StateError(
-                    f"{name} is a {type(value).__name__} without state_dict and load_state_dict: it cannot be saved. "
-                    "Leave it out, or give it the two methods."
-                )
+        contents.check({**state, **(per_rank or {})})
         self._environment = given = environment.Environment.read()
         self.world = worlds.init()
         self.step = 0  # steps done; within the body, the number of the present step, from 1
@@ -119,7 +115,8 @@ class Session:
         rejoins = bool(self._strategies) and all(one.rejoins for one in self._strategies) and not per_rank
         rounds = worlds.rounds if rejoins else None
         self._membership = membership.Membership(rounds, state, self._strategies) if rounds else None
-        self._succession = succession.of(self._strategies, state, others=bool(per_rank))
+        self._find_succession = partial(succession.of, self._strategies, state, others=bool(per_rank))
+        self._succession = self._find_succession()
         self._later_round = 0  # the newest round that all ranks know
         self._wish = stopping.Wish()
         self._stop = agreement.GO_ON
@@ -346,10 +343,7 @@ class Session:
     def _note_slowest(self, slowest: straggling.Slowest) -> None:
         """Name a rank that the others wait for."""
         if self._straggler.note(slowest):
-            self._say(
-                f"rank {slowest.rank} is slow: a step takes it {slowest.own_s:.3g} s without waiting for others, and "
-                f"the fastest rank {slowest.least_s:.3g} s"
-            )
+            self._say(slowest.words)
         if self._reports:
             self._reports.progress.straggler = self._straggler.present if self.world.is_chief else None
 
@@ -547,6 +541,11 @@ class Session:
         """Remember this boundary of steps: a step is taken back to it, or repeated from it."""
         if self._membership:
             self._membership.mark(self.step)
+        if self._succession is None and (found := self._find_succession()):  # by the choice of the last step
+            self._agreement.finish()  # it was begun in the process group, which ends with its first member
+            self._agreement, self._succession = agreement.Agreement(self.world), found
+            found.begin(self.step, self._wish.keep_waiting)
+            self._tell_rejoin(True)
         if self._succession:
             self._succession.mark(self._position)
 

@@ -66,10 +66,10 @@ class World:
                 "this process joins others that train already, and they do not repeat what a script exchanges before "
                 "its session: exchange it after the session has begun, or give it to the session as state"
             )
-        if exchanges is not None:
-            return exchanges.gather(value)
         if complete is not None:
             complete()
+        if exchanges is not None:
+            return exchanges.gather(value)
         with exchanging():
             return _gather(value, self.world_size)
 
@@ -223,6 +223,16 @@ def enter(later: Round) -> None:
     exchanges.enter(place("meet"))
 
 
+def meet_at_servers() -> None:
+    """Let the small exchanges go by way of the parameter servers from now on, so that a member may die and be replaced
+    alone. All ranks must call it together. NCCL's threads may end a process when another one dies: there all stays.
+    """
+    from torch import distributed
+
+    if exchanges is None and _world is not None and _world.world_size > 1 and "nccl" not in distributed.get_backend():
+        _meet_at_servers(chosen=True)
+
+
 def place(purpose: str) -> handshake.Place:
     """Return the place of this process at parameter servers: that of the present round, where there are rounds."""
     from oarlock.train.servers.wire import handshake
@@ -317,10 +327,10 @@ def shutdown() -> None:
     while leaving:
         leaving.pop()()
     _leave_crew()
-    if exchanges is not None:
-        exchanges.close()
-        exchanges = None
-    elif _world is not None and (_world.world_size > 1 or _ours):
+    met, exchanges = exchanges, None
+    if met is not None:
+        met.close()
+    if _ours or (met is None and _world is not None and _world.world_size > 1):
         from torch import distributed
 
         if distributed.is_initialized():
@@ -417,15 +427,15 @@ def _share_cores(processes: int) -> None:
         torch.set_num_threads(max(1, environment.cores() // processes))
 
 
-def _meet_at_servers() -> bool:
-    """Open the exchanges by way of the parameter servers. Return False where the job has none. A process that joins
-    others opens them when it enters a round.
+def _meet_at_servers(*, chosen: bool = False) -> bool:
+    """Open the exchanges by way of the parameter servers. Return False where the job has none, or may do without them
+    and has not `chosen` them. A process that joins others opens them when it enters a round.
     """
     global exchanges
     from oarlock.train.servers import addresses
 
     servers = addresses.given(os.environ)
-    if servers is None or not addresses.meets(os.environ):
+    if servers is None or not (chosen or addresses.meets(os.environ)):
         return False
     from oarlock.train.servers.workers.exchanges import Exchanges
 

@@ -52,6 +52,14 @@ that a process does not hang; after it, output counts no more.
 """
 
 
+CHOOSES = """
+    from oarlock.train.strategies import automatic
+    automatic.may_win = lambda *_: True
+    automatic.predict = lambda ranks: {"none": 2.0, "ps": 1.0}
+"""
+"""Measurements by which strategy `auto` chooses the parameter servers."""
+
+
 class Diary:
     """The steps of all processes, as each has written them down."""
 
@@ -268,6 +276,42 @@ def test_a_killed_worker_of_parameter_servers_is_replaced_while_the_other_waits(
     job = shell.wait_phase("served", "COMPLETED", "FAILED")
     assert (job["phase"], len(job["attempts"]), job["restarts"]) == ("COMPLETED", 1, 2), job["reason"]
     log = shell.do("logs", "served").stdout
+    assert len({line.partition("weights")[2] for line in log.splitlines() if "weights" in line}) == 1, log
+    for pid, steps in diary.processes().items():
+        numbers = [each["step"] for each in steps]
+        assert all(later == earlier + 1 for earlier, later in itertools.pairwise(numbers)), f"process {pid}"
+
+
+@pytest.mark.long
+def test_a_killed_worker_and_a_killed_server_are_replaced_alone_once_servers_are_chosen(shell: shells.Shell) -> None:
+    shell.write("chosen.py", CHOOSES + SCRIPT)
+    diary, stop = Diary(shell.folder / "chosen"), shell.folder / "stop-chosen"
+    shell.write(
+        "chosen.yaml",
+        f"""
+        name: chosen
+        command: python chosen.py {diary.folder} {stop}
+        strategy: {{kind: auto}}
+        roles: {{worker: {{count: 2, cpus: 0.3}}, ps: {{count: 1, cpus: 0.3}}}}
+        max_restarts: 10
+        """,
+    )
+    shell.do("submit", "chosen.yaml")
+    job = shell.wait_for("chosen", lambda one: rejoinable(one) == 2 and all(diary.of(each, 2) for each in "01"))
+    survivor, victim = diary.of("1", 2), diary.of("0", 2)  # the chief, with the store of the process group
+    assert victim is not None
+    os.kill(victim, signal.SIGKILL)
+    shell.wait_for("chosen", lambda one: rejoinable(one) == 2 and diary.of("0", 2) not in (victim, None))
+    os.kill(process_of(job["id"], "ps"), signal.SIGKILL)
+    shell.wait_for("chosen", lambda one: incarnations(one, "ps") == [2])
+    before = diary.reached(survivor)
+    shell.wait_for("chosen", lambda _: diary.reached(survivor) > before + 20)
+    stop.touch()
+    job = shell.wait_phase("chosen", "COMPLETED", "FAILED")
+    assert (job["phase"], len(job["attempts"]), job["restarts"]) == ("COMPLETED", 1, 2), job["reason"]
+    assert diary.of("1", 2) == survivor, "the other process began anew"
+    assert (incarnations(job, "worker"), incarnations(job, "ps")) == ([2, 1], [2])
+    log = shell.do("logs", "chosen").stdout
     assert len({line.partition("weights")[2] for line in log.splitlines() if "weights" in line}) == 1, log
     for pid, steps in diary.processes().items():
         numbers = [each["step"] for each in steps]

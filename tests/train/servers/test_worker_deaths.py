@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -110,8 +110,8 @@ class Gang:
     """Worker processes. One that is killed is replaced."""
 
     def __init__(self, folder: Path, workers: int, env: dict[str, str], target: Callable[..., None], *args: Any):
-        self._folder, self._env, self._target, self._args = folder, env, target, args
-        self._env |= {"WORLD_SIZE": str(workers), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+        self._folder, self._target, self._args = folder, target, args
+        self._env = {"MASTER_PORT": "1", **env, "WORLD_SIZE": str(workers), "MASTER_ADDR": "127.0.0.1"}
         self.incarnations = dict.fromkeys(range(workers), 0)
         self.processes = {rank: self.start(rank) for rank in range(workers)}
 
@@ -143,10 +143,17 @@ class Gang:
 
 
 @contextmanager
-def gang(folder: Path, workers: int, *args: Any, hidden: int = SMALL) -> Iterator[Gang]:
+def gang(
+    folder: Path,
+    workers: int,
+    *args: Any,
+    hidden: int = SMALL,
+    target: Callable[..., None] = learn,
+    env: Mapping[str, str] | None = None,
+) -> Iterator[Gang]:
     folder.mkdir(exist_ok=True)
     with farm.running(2) as found:
-        made = Gang(folder, workers, farm.variables(found), learn, folder, *args, hidden)
+        made = Gang(folder, workers, {**farm.variables(found), **(env or {})}, target, folder, *args, hidden)
         try:
             yield made
         finally:
@@ -163,19 +170,27 @@ def check(
     steps: int,
     save: bool,
     hidden: int = SMALL,
+    target: Callable[..., None] = learn,
+    env: Callable[[], Mapping[str, str]] = dict,
+    unlike: Sequence[str] = (),
 ) -> None:
-    """Train with these deaths, and without any: the results are equal."""
-    with gang(folder / "killed", workers, deaths, steps, save, hidden=hidden) as killed:
+    """Train with these deaths, and without any: the results are equal, but for the buffers of the model that are
+    `unlike`. `env` gives the variables of each gang.
+    """
+    args = (workers, deaths, steps, save)
+    with gang(folder / "killed", *args, hidden=hidden, target=target, env=env()) as killed:
         codes = killed.end()
         said = crew.output(folder / "killed", workers)
         assert codes == [0] * workers, said
         for rank, mine in deaths.items():
             assert killed.incarnations[rank] == 1 + len(mine), said
-    with gang(folder / "calm", workers, {}, steps, save, hidden=hidden) as calm:
+    with gang(folder / "calm", workers, {}, steps, save, hidden=hidden, target=target, env=env()) as calm:
         assert calm.end() == [0] * workers
     taken: dict[tuple[int, int], list[int]] = {}
     for rank in range(workers):
         found, expected = (torch.load(folder / each / f"taught-{rank}.pt") for each in ("killed", "calm"))
+        for name in unlike:
+            del found["model"][name], expected["model"][name]
         torch.testing.assert_close(found, expected, rtol=0, atol=0, msg=lambda text: f"{text}\n{said}")
         for line in (folder / "killed" / f"diary-{rank}.txt").read_text().splitlines():
             step, epoch, which = json.loads(line)

@@ -29,6 +29,16 @@ REMEDY = (
 )
 
 
+def check(state: Mapping[str, Any]) -> None:
+    """Raise StateError for an object that cannot be saved."""
+    for name, value in state.items():
+        if not (hasattr(value, "state_dict") and hasattr(value, "load_state_dict")):
+            raise errors.StateError(
+                f"{name} is a {type(value).__name__} without state_dict and load_state_dict: it cannot be saved. "
+                "Leave it out, or give it the two methods."
+            )
+
+
 class Contents:
     """The objects: `state` those that all ranks share, `own` this rank's, and the `heirs` of all ranks' states.
 

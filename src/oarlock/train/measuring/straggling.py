@@ -22,6 +22,13 @@ class Slowest:
     own_s: float
     least_s: float
 
+    @property
+    def words(self) -> str:
+        return (
+            f"rank {self.rank} is slow: a step takes it {self.own_s:.3g} s without waiting for others, and the fastest "
+            f"rank {self.least_s:.3g} s"
+        )
+
 
 class Straggler:
     """The straggler of a gang, if there is one: `present`."""

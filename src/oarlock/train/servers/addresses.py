@@ -38,9 +38,12 @@ def given(environ: Mapping[str, str]) -> Addresses | None:
 
 
 def meets(environ: Mapping[str, str]) -> bool:
-    """Return whether the workers meet at the first server. Under strategy `auto` they may do without servers."""
+    """Return whether the workers meet at the first server. Under strategy `auto` they may do without servers, but the
+    successor of one that died alone: its gang has chosen the servers.
+    """
     try:
-        return json.loads(environ.get("OARLOCK_STRATEGY") or "{}").get("kind") != "auto"
+        chosen = int(environ.get("OARLOCK_INCARNATION") or 1) > 1
+        return chosen or json.loads(environ.get("OARLOCK_STRATEGY") or "{}").get("kind") != "auto"
     except (ValueError, AttributeError):
         return True  # the choice of the strategy refuses it, with a message
 

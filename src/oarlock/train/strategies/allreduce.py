@@ -91,9 +91,18 @@ class AllReduce(Exchanging):
             return model
         self.join(replicas.trained(model))
         replicas.broadcast(model)
+        self._look_after_buffers(model)
+        return model
+
+    def stand_by(self, model: nn.Module) -> nn.Module:
+        """Share the model's buffers and follow its backward passes: another strategy exchanges the gradients."""
+        self.passes = backward.BackwardPass([parameter for _, parameter in replicas.trained(model)], self)
+        self._look_after_buffers(model)
+        return model
+
+    def _look_after_buffers(self, model: nn.Module) -> None:
         if any(True for _ in model.buffers()):
             model.register_forward_pre_hook(self._share_buffers)
-        return model
 
     def join(self, named: list[tuple[str, nn.Parameter]]) -> None:
         """Exchange the gradients of these parameters from now on."""

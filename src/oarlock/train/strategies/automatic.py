@@ -23,6 +23,9 @@ In an elastic job the ranks of a new round measure anew, and begin where one of 
 that is lost while they choose may leave some with the choice and some without. The step before it is not lost then,
 because its exchange is over.
 
+Once servers are chosen, the small exchanges go by way of them too, so that a worker or server that dies is replaced
+alone. The successor of a worker knows the choice: before it no worker is replaced.
+
 Servers are no candidate where the script changes gradients between the backward pass and the optimizer's step: there
 they would be each worker's own.
 
@@ -192,13 +195,17 @@ class Automatic(Exchanging):
         self._named, self._optimizer = replicas.trained(model), optimizer
         if self._world.world_size > 1 or worlds.rounds is not None:
             self.parameters = [parameter for _, parameter in self._named]
-        attached = self._dense.attach(model, optimizer)
+        succeeds = worlds.exchanges is not None and worlds.exchanges.joins
+        attached = self._dense.stand_by(model) if succeeds else self._dense.attach(model, optimizer)
         self._passes = self._dense.passes
         if self._passes is not None:
             self._passes.listener = self
             if SERVERS in self._kinds and optimizer is not None:
                 self._changes = changes.Changes(self.parameters)
                 self._looking = optimizer.register_step_pre_hook(self._look)
+        if succeeds:
+            self._chosen = SERVERS
+            self._change()
         return attached
 
     def _look(self, *_: Any) -> None:
@@ -264,6 +271,27 @@ class Automatic(Exchanging):
     def catch_up(self, shared: dict[str, Any], *, made: bool) -> None:
         if shared["exchange"] == self._kind:  # if not: the other rank changes at its next backward pass
             self._present.catch_up(shared["shared"], made=made)
+
+    @property
+    def replaced_alone(self) -> bool:
+        return self._present.replaced_alone
+
+    @property
+    def takes_place(self) -> bool:
+        return self._present.takes_place
+
+    @property
+    def version(self) -> int:
+        return self._present.version
+
+    def outlast(self, step: int, pack: Callable[[bool], bytes | None], keep_waiting: Callable[[], None]) -> None:
+        self._present.outlast(step, pack, keep_waiting)
+
+    def take_place(self, most: int) -> bytes:
+        return self._present.take_place(most)
+
+    def go_on_from(self, version: int) -> None:
+        self._present.go_on_from(version)
 
     def choice(self) -> dict[str, Any]:
         return {**self._present.choice(), **({"exchange": self._chosen} if self._chosen else {})}
@@ -452,6 +480,8 @@ class Automatic(Exchanging):
             return
         self._dense.may_tune = True
         if self._chosen != self._kind:
+            if self._chosen == SERVERS:
+                worlds.meet_at_servers()
             made = self._of(self._chosen)
             made.take_over(self._named, self._optimizer, self.figures)
             if not isinstance(made, ParameterServers) and self._passes is not None:  # alone, it may follow them itself

@@ -222,10 +222,9 @@ class ParameterServers(Strategy):
     def _take_part(self) -> None:
         """Do the work of the optimizer's step from now on."""
         assert self._optimizer is not None
+        worlds.watch = self._look_after  # an exchange of the process group may be under way
         if worlds.exchanges is not None:
             worlds.exchanges.watch = self._look_after
-        else:
-            worlds.watch = self._look_after
         self._optimizer.register_step_pre_hook(self._before_step)
         self._optimizer.register_step_post_hook(self._after_step)
         self._optimizer.register_state_dict_pre_hook(self._fetch_state)
