@@ -67,7 +67,7 @@ class Exchanges:
         """Return every worker's value, in the order of the ranks. A value is None, a number, a text, or a tuple, list
         or dict of such.
         """
-        return [ast.literal_eval(each.decode()) for each in self._begin(repr(value).encode())()]
+        return [_value(each.decode()) for each in self._begin(repr(value).encode())()]
 
     def start_largest(self, numbers: Sequence[int], again: int | None = None) -> Callable[[], list[int]]:
         """Start to find the largest of each of these numbers. Return a function that waits for them. `again` is the
@@ -176,3 +176,15 @@ class Exchanges:
         finished = self._under_way.popleft()
         finished.values = [bytes(each) for each in received]
         self._over.append(finished)
+
+
+class _Floats(ast.NodeTransformer):
+    """Puts the floats in that have no literal: infinity, and what is not a number."""
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return ast.Constant(float(node.id)) if node.id in ("inf", "nan") else node
+
+
+def _value(text: str) -> Any:
+    """Return the plain value of which `text` is the `repr`."""
+    return ast.literal_eval(_Floats().visit(ast.parse(text, mode="eval")))
