@@ -1,8 +1,9 @@
 """The command `python -m oarlock.train.servers`: a parameter server, which the role `ps` runs.
 
 The settings come from variables, because arguments can be read by everybody on the machine: OARLOCK_SERVER (the
-address), OARLOCK_SERVERS_TOKEN. With `--child` the process serves its parent on a free port: it reads the token from
-its input, writes the port to its output, and ends when its input has ended and no worker is connected any more.
+address), OARLOCK_SERVERS_TOKEN. With `--child N` the process serves its parent on a free port, as the parent's server
+N: it reads the token from its input, writes the port to its output, and ends when its input has ended and no worker is
+connected any more.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _OTHERS_S = 30.0
 
 
 def main(arguments: list[str]) -> int:
-    child = arguments == ["--child"]
+    child = arguments[:1] == ["--child"]
     address = os.environ.get("OARLOCK_SERVER", "")
     token = sys.stdin.readline().strip() if child else os.environ.get("OARLOCK_SERVERS_TOKEN", "")
     host, _, port = address.rpartition(":")
@@ -35,7 +36,7 @@ def main(arguments: list[str]) -> int:
         return 2
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(1)  # each connection has a thread, and workers beside need the other cores
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = _device(int(arguments[1] if child else os.environ.get("OARLOCK_PROCESS") or 0))
     snapshot = None if child else _snapshot(address)
     made = server.Server((host.strip("[]"), int(port)), token, device=device, snapshot=snapshot)
     threading.Thread(target=optimizers.prepare, daemon=True).start()  # workers may connect meanwhile
@@ -48,6 +49,13 @@ def main(arguments: list[str]) -> int:
         sys.stderr.write(f"oarlock.train: parameter server at {host}:{made.port}, parameters on {device}\n")
     made.serve()
     return 0
+
+
+def _device(number: int) -> str:
+    """Return the device of the parameters: the servers of one task, or of one parent, take its GPUs in turn."""
+    if not torch.cuda.is_available():
+        return "cpu"
+    return f"cuda:{number % torch.cuda.device_count()}"
 
 
 def _snapshot(address: str) -> Path | None:

@@ -17,16 +17,18 @@ _children: list[subprocess.Popen[str]] = []
 
 
 def start(count: int) -> addresses.Addresses:
-    """Start `count` servers. They end with this process, which waits until no other worker needs them."""
+    """Start `count` servers, which take the GPUs of this machine in turn. They end with this process, which waits until
+    no other worker needs them.
+    """
     token = secrets.token_hex(32)
     host = _host()
     package = str(Path(__file__).parents[3])
     path = os.pathsep.join(each for each in (package, os.environ.get("PYTHONPATH")) if each)
     environ = {**os.environ, "PYTHONPATH": path, "OARLOCK_SERVER": f"{host}:0"}
     started = []
-    for _ in range(count):
+    for number in range(count):
         child = subprocess.Popen(
-            [sys.executable, "-m", "oarlock.train.servers", "--child"],
+            [sys.executable, "-m", "oarlock.train.servers", "--child", str(number)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environ,
