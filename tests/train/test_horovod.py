@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,74 @@ def tensors_travel() -> None:
     assert hvd.broadcast_object({"epoch": rank}, root_rank=1) == {"epoch": 1}
     assert hvd.allgather_object(rank) == [0, 1]
     hvd.barrier()
+
+
+def results_by_handle() -> None:
+    """Each call gives what its twin without a handle gives, in whatever order the handles are synchronized."""
+    hvd.init()
+    rank = hvd.rank()
+    mine = torch.arange(3.0) + 10 * rank
+    ops = [{"op": op} for op in (hvd.Average, hvd.Sum, hvd.Min, hvd.Max, hvd.Product)]
+    options = [*ops, {"average": False}, {"op": hvd.Sum, "prescale_factor": 0.5, "postscale_factor": 4.0}]
+    begun = [hvd.allreduce_async(mine, **each) for each in options]  # type: ignore[arg-type]
+    gathered = hvd.allgather_async(mine[: rank + 1])
+    given = hvd.broadcast_async(mine, root_rank=1)
+    assert mine.tolist() == [10.0 * rank, 10.0 * rank + 1, 10.0 * rank + 2], "the argument stays as it is"
+    assert hvd.synchronize(given).tolist() == [10.0, 11.0, 12.0]
+    assert torch.equal(hvd.synchronize(gathered), hvd.allgather(mine[: rank + 1]))
+    for handle, each in zip(reversed(begun), reversed(options), strict=True):
+        assert torch.equal(hvd.synchronize(handle), hvd.allreduce(mine, **each)), each  # type: ignore[arg-type]
+    in_place, replaced = mine.clone(), mine.clone()
+    handles = hvd.allreduce_async_(in_place), hvd.broadcast_async_(replaced, root_rank=0)
+    assert hvd.synchronize(handles[0]) is in_place
+    assert hvd.synchronize(handles[1]) is replaced
+    assert (in_place.tolist(), replaced.tolist()) == ([5.0, 6.0, 7.0], [0.0, 1.0, 2.0])
+    with pytest.raises(errors.StateError, match="takes each handle once"):
+        hvd.synchronize(handles[0])
+    with pytest.raises(errors.StateError, match="not exact"):
+        hvd.allreduce_async(torch.tensor(rank))
+    with pytest.raises(errors.StateError, match="no process sets"):
+        hvd.broadcast_async(mine, 0, process_set=hvd)
+
+
+def a_poll_does_not_wait() -> None:
+    hvd.init()
+    if hvd.rank() == 1:
+        hvd.allgather_object(None)
+    handle = hvd.allreduce_async(torch.ones(2))
+    if hvd.rank() == 0:
+        assert not hvd.poll(handle), "the other rank has not begun"
+        hvd.allgather_object(None)
+    while not hvd.poll(handle):
+        time.sleep(0.001)
+    assert hvd.synchronize(handle).tolist() == [1.0, 1.0]
+
+
+def pieces_travel() -> None:
+    hvd.init()
+    rank = hvd.rank()
+    mine = torch.arange(10.0).view(5, 2) * (rank + 1)
+    for op in (hvd.Average, hvd.Sum, hvd.Min, hvd.Max, hvd.Product):
+        whole = hvd.allreduce(mine, op=op)
+        assert torch.equal(hvd.reducescatter(mine, op=op), whole[:3] if rank == 0 else whole[3:]), op
+    part = hvd.reducescatter(mine, op=hvd.Sum, prescale_factor=2.0, postscale_factor=0.5)
+    assert torch.equal(part, hvd.allreduce(mine, op=hvd.Sum)[slice(0, 3) if rank == 0 else slice(3, 5)])
+    assert hvd.reducescatter(mine, compression=hvd.Compression.fp16).dtype == mine.dtype
+    assert hvd.alltoall(torch.arange(4) + 10 * rank).tolist() == ([0, 1, 10, 11] if rank == 0 else [2, 3, 12, 13])
+    rows = torch.arange(3).view(3, 1) + 10 * rank
+    got, lengths = hvd.alltoall(rows, splits=[3, 0] if rank == 0 else torch.tensor([1, 2]))
+    assert (got.tolist(), lengths.tolist()) == (
+        ([[0], [1], [2], [10]], [3, 1]) if rank == 0 else ([[11], [12]], [0, 2])
+    )
+    later = hvd.alltoall_async(torch.tensor([rank, rank]))
+    assert hvd.synchronize(later).tolist() == [0, 1]
+    with pytest.raises(errors.StateError, match="cannot be divided evenly"):
+        hvd.alltoall(rows)
+    with pytest.raises(errors.StateError, match="do not divide 3 rows"):
+        hvd.alltoall(rows, splits=[1, 1])
+    for call in (hvd.alltoall, hvd.reducescatter):
+        with pytest.raises(errors.StateError, match=r"give it tensor\.detach"):
+            call(torch.ones(2, requires_grad=True))
 
 
 def gradients_pass_through() -> None:
@@ -214,6 +283,11 @@ def alone() -> None:
     assert (bool(hvd.nccl_built()), hvd.mpi_threads_supported()) == (torch.distributed.is_nccl_available(), False)
     assert stepped(passes=2).item() == 3.0
     assert hvd.allgather(torch.ones(2, 2)).shape == (2, 2)
+    mine = torch.arange(2.0)
+    begun = hvd.allreduce_async(mine), hvd.allgather_async(mine), hvd.broadcast_async(mine, 0), hvd.alltoall_async(mine)
+    for handle in (*begun, hvd.reducescatter_async(mine)):
+        assert hvd.poll(handle)
+        assert torch.equal(hvd.synchronize(handle), mine)
     hvd.broadcast_parameters({"weight": torch.ones(1)})
     hvd.broadcast_optimizer_state(torch.optim.SGD([nn.Parameter(torch.ones(1))], 0.1))
 
@@ -222,6 +296,9 @@ def alone() -> None:
     "scenario",
     [
         tensors_travel,
+        results_by_handle,
+        a_poll_does_not_wait,
+        pieces_travel,
         gradients_pass_through,
         state_travels,
         gradients_are_averaged,

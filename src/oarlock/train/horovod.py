@@ -9,32 +9,33 @@
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
 
 The gradients are averaged in buckets while the backward pass goes on, in one order on every rank, by the strategy
-`allreduce` (`strategies/`). The meaning is that of Horovod 0.28. Adasum and process sets are refused. The parts of
-Horovod that restart processes (`hvd.elastic`) are missing: Oarlock restarts a gang itself.
+`allreduce` (`strategies/`). The calls by handle are in `handles.py`. The meaning is that of Horovod 0.28. Adasum and
+process sets are refused. The parts of Horovod that restart processes (`hvd.elastic`) are missing: Oarlock restarts a
+gang itself.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import distributed, nn, optim
 
-from oarlock.train import environment, errors, worlds
+from oarlock.train import environment, errors, handles, reductions, worlds
 from oarlock.train.strategies import allreduce as allreduces
 from oarlock.train.strategies import backward, choices, replicas
 
-Average, Sum, Min, Max, Product, Adasum = "average", "sum", "min", "max", "product", "adasum"
-_OPS = {
-    Average: distributed.ReduceOp.SUM,
-    Sum: distributed.ReduceOp.SUM,
-    Min: distributed.ReduceOp.MIN,
-    Max: distributed.ReduceOp.MAX,
-    Product: distributed.ReduceOp.PRODUCT,
-}
+Average, Sum = reductions.Average, reductions.Sum
+Min, Max, Product, Adasum = reductions.Min, reductions.Max, reductions.Product, reductions.Adasum
+poll, synchronize = handles.poll, handles.synchronize
+allreduce_async, allreduce_async_ = handles.allreduce_async, handles.allreduce_async_
+allgather_async = handles.allgather_async
+broadcast_async, broadcast_async_ = handles.broadcast_async, handles.broadcast_async_
+reducescatter, reducescatter_async = handles.reducescatter, handles.reducescatter_async
+alltoall, alltoall_async = handles.alltoall, handles.alltoall_async
 
 
 class Compression:
@@ -123,15 +124,14 @@ def allreduce(
     process_set: None = None,
 ) -> torch.Tensor:
     """Return the mean over all ranks, or another `op`. The gradient of a mean or sum is that of all ranks, too."""
-    _refuse_sets(process_set)
-    kind = _kind(average, op)
-    shorter = compression is not None and tensor.is_floating_point() and tensor.dtype.itemsize > compression.itemsize
-    sent = tensor.to(compression) if shorter else tensor
+    reductions.refuse_sets(process_set)
+    kind = reductions.kind_of(average, op, tensor)
+    sent = reductions.shortened(tensor, compression)
     reduced: torch.Tensor
     if kind in (Average, Sum):
         reduced = _Reduced.apply(sent, kind, prescale_factor, postscale_factor)
     else:
-        reduced = _reduce(_copy(sent), kind, prescale_factor, postscale_factor)
+        reduced = reductions.reduce(reductions.copy(sent), kind, prescale_factor, postscale_factor)
     return reduced.to(tensor.dtype)
 
 
@@ -145,8 +145,9 @@ def allreduce_(
     process_set: None = None,
 ) -> torch.Tensor:
     """Replace `tensor` by the mean over all ranks, or by another `op`."""
-    _refuse_sets(process_set)
-    _reduce(tensor.detach(), _kind(average, op), prescale_factor, postscale_factor)
+    reductions.refuse_sets(process_set)
+    kind = reductions.kind_of(average, op, tensor)
+    reductions.reduce(tensor.detach(), kind, prescale_factor, postscale_factor)
     return tensor
 
 
@@ -159,23 +160,23 @@ def allgather(tensor: torch.Tensor, name: str | None = None, process_set: None =
 
     The gradient is the part of this rank in the mean of all ranks' gradients, as in Horovod.
     """
-    _refuse_sets(process_set)
+    reductions.refuse_sets(process_set)
     gathered: torch.Tensor = _Gathered.apply(tensor)
     return gathered
 
 
 def broadcast(tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: None = None) -> torch.Tensor:
     """Return the tensor of `root_rank`. The gradient is there the mean of all ranks' gradients, elsewhere 0."""
-    _refuse_sets(process_set)
+    reductions.refuse_sets(process_set)
     given: torch.Tensor = _Broadcast.apply(tensor, root_rank)
     return given
 
 
 def broadcast_(tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: None = None) -> torch.Tensor:
     """Replace `tensor` by that of `root_rank`."""
-    _refuse_sets(process_set)
+    reductions.refuse_sets(process_set)
     if size() > 1:
-        with _travelling(tensor.detach()) as there:
+        with reductions.travelling(tensor.detach()) as there:
             distributed.broadcast(there, src=root_rank)
     return tensor
 
@@ -184,11 +185,11 @@ class _Reduced(torch.autograd.Function):
     @staticmethod
     def forward(context: Any, tensor: torch.Tensor, kind: str, before: float, after: float) -> torch.Tensor:
         context.how = kind, before, after
-        return _reduce(_copy(tensor), *context.how)
+        return reductions.reduce(reductions.copy(tensor), *context.how)
 
     @staticmethod
     def backward(context: Any, *gradients: torch.Tensor) -> Any:
-        return _reduce(_copy(gradients[0]), *context.how), None, None, None
+        return reductions.reduce(reductions.copy(gradients[0]), *context.how), None, None, None
 
 
 class _Gathered(torch.autograd.Function):
@@ -197,17 +198,17 @@ class _Gathered(torch.autograd.Function):
         world = worlds.init()
         context.lengths = [int(length) for length in world.gather(tensor.shape[0])]
         if world.world_size == 1:
-            return _copy(tensor)
+            return reductions.copy(tensor)
         padded = tensor.new_zeros((max(context.lengths), *tensor.shape[1:]))  # gloo gathers only pieces of one size
         padded[: len(tensor)] = tensor.detach()
-        with _travelling(padded) as there:
+        with reductions.travelling(padded) as there:
             pieces = [torch.empty_like(there) for _ in context.lengths]
             distributed.all_gather(pieces, there)
         return torch.cat([piece[:length] for piece, length in zip(pieces, context.lengths)]).to(tensor.device)
 
     @staticmethod
     def backward(context: Any, *gradients: torch.Tensor) -> Any:
-        mean = _reduce(_copy(gradients[0]), Average)
+        mean = reductions.reduce(reductions.copy(gradients[0]), Average)
         begin = sum(context.lengths[: rank()])
         return mean[begin : begin + context.lengths[rank()]]
 
@@ -216,44 +217,12 @@ class _Broadcast(torch.autograd.Function):
     @staticmethod
     def forward(context: Any, tensor: torch.Tensor, root_rank: int) -> torch.Tensor:
         context.root = root_rank
-        return broadcast_(_copy(tensor), root_rank)
+        return broadcast_(reductions.copy(tensor), root_rank)
 
     @staticmethod
     def backward(context: Any, *gradients: torch.Tensor) -> Any:
-        mean = _reduce(_copy(gradients[0]), Average)
+        mean = reductions.reduce(reductions.copy(gradients[0]), Average)
         return (mean if rank() == context.root else mean.zero_()), None
-
-
-def _reduce(tensor: torch.Tensor, kind: str, before: float = 1.0, after: float = 1.0) -> torch.Tensor:
-    """Reduce over all ranks in place."""
-    if kind == Average and not (tensor.is_floating_point() or tensor.is_complex()):
-        raise errors.StateError(f"the mean of {tensor.dtype} is not exact: use op=Sum, or a tensor of floats")
-    if before != 1.0:
-        tensor.mul_(before)
-    if size() > 1:
-        with _travelling(tensor) as there:
-            distributed.all_reduce(there, op=_OPS[kind])
-        if kind == Average:
-            tensor.div_(size())
-    return tensor.mul_(after) if after != 1.0 else tensor
-
-
-@contextlib.contextmanager
-def _travelling(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Yield the tensor for an exchange in place: on the GPU, where NCCL would not take one of the CPU."""
-    there = tensor.to(replicas.exchange_device(tensor.device))
-    yield there
-    if there is not tensor:
-        tensor.copy_(there)
-
-
-def _copy(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().clone(memory_format=torch.contiguous_format)
-
-
-def _refuse_sets(process_set: object) -> None:
-    if process_set is not None:
-        raise errors.StateError("there are no process sets here: use the process groups of torch.distributed")
 
 
 def allgather_object(value: object, name: str | None = None) -> list[Any]:
@@ -343,14 +312,6 @@ def _rebuilt(described: Any, found: list[torch.Tensor]) -> Any:
     return tuple(items) if kind == "tuple" else items
 
 
-def _kind(average: bool | None, op: str | None) -> str:
-    if op is None:
-        return Sum if average is False else Average
-    if op not in _OPS:
-        raise errors.StateError(f"op={op!r} is not one of the operations that Oarlock knows: {', '.join(_OPS)}")
-    return op
-
-
 def DistributedOptimizer(  # noqa: N802  (Horovod's name)
     optimizer: optim.Optimizer,
     named_parameters: Iterable[tuple[str, nn.Parameter]] | None = None,
@@ -371,7 +332,7 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
     is the same for any `gradient_predivide_factor`, and for any groups. The job file's `compression` (none, fp16, bf16)
     and `bucket_bytes` win over the script; StateError for its other strategies and compressions.
     """
-    _refuse_sets(process_set)
+    reductions.refuse_sets(process_set)
     if op not in (Average, Sum):
         raise errors.StateError(f"op={op!r} is not hvd.Average or hvd.Sum, the operations that Oarlock knows here")
     if gradient_predivide_factor != 1.0 and op != Average:
