@@ -11,6 +11,7 @@ import pytest
 import torch
 from tests import marks
 from tests.train import crew
+from tests.train.compression import test_nodes
 from tests.train.servers import farm
 from torch import nn
 
@@ -18,6 +19,7 @@ from oarlock import train
 from oarlock.train.compression import dgc
 from oarlock.train.servers import addresses
 from oarlock.train.servers.model import sharding
+from oarlock.train.servers.wire import bodies
 from oarlock.train.strategies import automatic, choices, dataparallel
 from oarlock.train.strategies.allreduce import AllReduce
 from oarlock.train.strategies.parameterservers import ParameterServers, Settings
@@ -31,16 +33,26 @@ WAYS: dict[str, dict[str, Any]] = {
     "fp16": {"compression": "fp16"},
     "powersgd": {"compression": train.PowerSGD(rank=2)},
     "dgc": {"compression": train.DGC(sparsity=0.9, warm_up_steps=100)},
+    "dgc of fp16 values": {"compression": train.DGC(sparsity=0.9, warm_up_steps=100, half_values=True)},
     "ps": {"sharding": "greedy"},
     "ps partitioned": {"sharding": "partition"},
+    "ps with a backup": {"backup": 1},
+    "dense in shared memory": {"compression": "none"},
+    "dgc within hosts": {"compression": train.DGC(sparsity=0.9, warm_up_steps=100)},
+    "ps in shared memory": {"sharding": "partition"},
 }
 """Every synchronous way of training together."""
+IN_MEMORY = ("dense in shared memory", "dgc within hosts", "ps in shared memory")
+"""The ways of large gradients on one host: with a wide net, whose gradients are larger than 256 KB."""
+NARROW, WIDE = 20, 150
+HOSTS = {2: [[0, 1]], 3: [[0, 2], [1]]}
+"""The ranks of each host, by the number of all, for a compression that is dense within a host."""
 
 
-def net(layers: int) -> nn.Sequential:
+def net(layers: int, width: int = NARROW) -> nn.Sequential:
     torch.manual_seed(1 + train.rank())  # ranks begin apart
-    hidden = [each for _ in range(layers) for each in (nn.Linear(20, 20), nn.Tanh())]
-    return nn.Sequential(nn.Linear(6, 20), nn.Tanh(), *hidden, nn.Linear(20, 3)).double()
+    hidden = [each for _ in range(layers) for each in (nn.Linear(width, width), nn.Tanh())]
+    return nn.Sequential(nn.Linear(6, width), nn.Tanh(), *hidden, nn.Linear(width, 3)).double()
 
 
 def examples(step: int, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -56,11 +68,15 @@ def learn(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int, ranks:
             x, y = examples(step, rank)
             (nn.functional.cross_entropy(model(x), y) / len(ranks)).backward()
         optimizer.step()
+    return weights_of(model)
+
+
+def weights_of(model: nn.Module) -> list[float]:
     return torch.cat([each.detach().flatten() for each in model.parameters()]).tolist()
 
 
-def made(layers: int, **given: Any) -> tuple[nn.Module, torch.optim.Optimizer]:
-    model = net(layers)
+def made(layers: int, width: int = NARROW, **given: Any) -> tuple[nn.Module, torch.optim.Optimizer]:
+    model = net(layers, width)
     optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
     train.data_parallel(model, optimizer, **given)
     return model, optimizer
@@ -68,16 +84,34 @@ def made(layers: int, **given: Any) -> tuple[nn.Module, torch.optim.Optimizer]:
 
 def together(way: str, steps: int) -> None:
     sharding.LEAST_CUT_BYTES = 1
+    if way == "dgc within hosts":
+        test_nodes.pretend(HOSTS[int(os.environ["WORLD_SIZE"])])
     world, given = train.init(), WAYS[way]
-    strategy = ParameterServers(**given) if "sharding" in given else None
-    model, optimizer = made(2, **({"strategy": strategy} if strategy else given))
+    strategy = ParameterServers(**given) if way.startswith("ps") else None
+    width = WIDE if way in IN_MEMORY else NARROW
+    model, optimizer = made(2, width, **({"strategy": strategy} if strategy else given))
     weights = learn(model, optimizer, steps, [world.rank])
-    compressed = dataparallel.strategy_of(model)
-    if isinstance(compressed, dgc.DeepGradientCompression):
-        assert any(tensor.residual.any() for tensor in compressed._sparse), "sparse gradients keep something back"
+    check_way(way, world, dataparallel.strategy_of(model))
+    if strategy is not None and strategy.settings.backup:
+        strategy.finish(0)  # the slower ones have dropped gradients: all take the last weights
+        weights = weights_of(model)
     assert len(set(map(tuple, world.gather(weights)))) == 1, "the replicas are apart"
     assert all(each == each for each in weights)
     train.shutdown()
+
+
+def check_way(way: str, world: train.World, strategy: train.Strategy | None) -> None:
+    """Check that the gradients have travelled in this way."""
+    if isinstance(strategy, dgc.DeepGradientCompression):
+        kept = any(world.gather(any(bool(tensor.residual.any()) for tensor in strategy._sparse)))
+        sparse = way != "dgc within hosts" or len(HOSTS[world.world_size]) > 1
+        assert kept == sparse, "sparse gradients, those between hosts, keep something back"
+    if isinstance(strategy, AllReduce):
+        together = [[*range(world.world_size)]] if way in IN_MEMORY else None
+        assert strategy._hosts == together, "large gradients are added up in memory"
+    if isinstance(strategy, ParameterServers):
+        shared = [server.link.shares(bodies.LEAST_BYTES) for server in strategy._servers]
+        assert shared == [way in IN_MEMORY] * len(shared)
 
 
 @pytest.mark.timeout(900)
@@ -87,7 +121,8 @@ def together(way: str, steps: int) -> None:
 def test_the_replicas_are_the_same_bit_by_bit(way: str, ranks: int, steps: int, tmp_path: Path) -> None:
     with farm.running(2) as servers:
         env = farm.variables(servers) if way.startswith("ps") else {}
-        env |= {"OARLOCK_SHARED_MEMORY": "0"} if way == "dgc" else {}  # as between hosts: else no gradient is sparse
+        apart = way in ("dgc", "dgc of fp16 values")  # as between hosts: else no gradient is sparse
+        env |= {"OARLOCK_SHARED_MEMORY": "0"} if apart else {}
         codes = crew.run(together, way, steps, folder=tmp_path, world_size=ranks, env=env, timeout_s=600)
     assert codes == [0] * ranks, crew.output(tmp_path, ranks)
 
