@@ -181,6 +181,49 @@ def test_asynchronous_training_converges_within_the_bound() -> None:
     assert (served.weights[0].abs() <= bound).all(), (served.weights[0], bound)
 
 
+SPEEDS = (0.2, 1.0, 1.0)
+"""The steps of each worker in a unit of time."""
+
+
+def order(updates: int) -> list[int]:
+    """Return which worker pushes each of so many updates, where each computes for a random time at its own speed."""
+    chance = torch.Generator().manual_seed(7)
+
+    def took(worker: int) -> float:
+        return (0.5 + float(torch.rand(1, generator=chance))) / SPEEDS[worker]
+
+    ready, found = [took(worker) for worker in range(len(SPEEDS))], []
+    for _ in range(updates):
+        worker = ready.index(min(ready))
+        found.append(worker)
+        ready[worker] += took(worker)
+    return found
+
+
+def pushed_in(order_of: Sequence[int], rate: float) -> Watched:
+    """Descend on the quadratic without any bound of staleness, the workers in this order."""
+    served = opened(len(SPEEDS), lr=rate, sync=False, staleness=None)
+    known = [(0, torch.ones(len(CURVATURES), dtype=torch.float64)) for _ in SPEEDS]
+    for worker in order_of:
+        base, weights = known[worker]
+        version, after = push(served, worker, base, CURVATURES * weights, rate)
+        known[worker] = version, after.clone()
+    return served
+
+
+def test_asynchronous_training_without_a_bound_of_staleness_converges_within_that_of_its_delays() -> None:
+    """The same bound, with the longest delay of the same order of pushes as D."""
+    updates = order(6000)
+    oldest = max(pushed_in(updates, 0.0).delays)
+    assert oldest > 2 * (len(SPEEDS) - 1), "one of the workers is slow"
+    rate = 0.5 / (oldest * float(CURVATURES.max()))
+    served = pushed_in(updates, rate)
+    assert max(served.delays) == oldest
+    bound = (1 - rate * CURVATURES / 2) ** (len(updates) // (2 * oldest + 1))
+    assert float(bound[0]) < 0.5
+    assert (served.weights[0].abs() <= bound).all(), (served.weights[0], bound)
+
+
 def wait_for(path: Path) -> None:
     while not path.exists():
         time.sleep(0.01)
