@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import math
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -178,12 +179,19 @@ class KubernetesBackend:
     def nodes_changed(self) -> bool:
         return self._nodes_changed
 
-    async def launch(self, tasks: Sequence[backends.TaskLaunch], *, still: backends.Still = backends.always) -> None:
+    async def launch(
+        self,
+        tasks: Sequence[backends.TaskLaunch],
+        *,
+        still: backends.Still = backends.always,
+        within_s: float = math.inf,
+    ) -> None:
         """Make the pods that are not there, and bind all of them. A task that has ended is not made again."""
+        until = self._monotonic() + steering.bound_s(within_s)
         await self._synced()
         wanted = [one for one in tasks if not self._has_ended(one.key)]
         try:
-            await self._launch(wanted, still)
+            await self._launch(wanted, still, until)
         except BaseException:
             self._own.release([one.key for one in wanted])
             raise
@@ -278,10 +286,9 @@ class KubernetesBackend:
         pod = self._own.by_key.get(key)
         return key in self._gone if pod is None else podstates.state_of(pod) is not State.RUNNING
 
-    async def _launch(self, wanted: Sequence[backends.TaskLaunch], still: backends.Still) -> None:
+    async def _launch(self, wanted: Sequence[backends.TaskLaunch], still: backends.Still, until: float) -> None:
         there = {one.key: pod for one in wanted if (pod := self._own.by_key.get(one.key)) is not None}
         new = [one for one in wanted if one.key not in there]
-        until = self._monotonic() + steering.BOUND_S
         rendered = await self._rendered(new, may_be_bound=len(wanted) == 1)
         bound = rendered.bound
         nodes = {one.key: one.holding.node for one in wanted}
