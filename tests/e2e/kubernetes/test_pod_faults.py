@@ -29,7 +29,7 @@ from tests.e2e.kubernetes import pods
 
 from oarlock.backends.kubernetes import amounts
 from oarlock.backends.kubernetes.apiserver import objects
-from oarlock.backends.kubernetes.pods import podstates
+from oarlock.backends.kubernetes.pods import labels, podstates
 from oarlock.controllers import leadership
 from oarlock.spec import attempts, bodies
 from oarlock.spec.reconciling import observations
@@ -302,6 +302,29 @@ def test_a_quota_that_is_too_small_holds_the_gang_back_whole(shell: FaultShell) 
     finally:
         shell.on_cluster(shell.cluster.api.delete(f"{shell.cluster.path('resourcequotas')}/small"))
     shell.is_whole("quota")
+
+
+def test_a_binding_that_is_refused_removes_the_gang_whole(shell: FaultShell) -> None:
+    """The second one of each try, until the API server takes them all: a policy may look at bindings alone."""
+    numbers = itertools.count(1)
+
+    def fate(method: str, path: str, watch: bool) -> str:
+        return "403" if method == "POST" and path.endswith("/binding") and next(numbers) % 2 == 0 else ""
+
+    shell.proxy.fate = fate
+    shell.begin("refused")
+    job = shell.job("refused")["id"]
+    words = "the launch failed: {}-1-worker-{}-1 was refused by the cluster: a pretended 403"
+    named = [words.format(job, index) for index in range(2)]
+    shell.until(lambda: len(shell.job("refused")["attempts"]) > 1, "the launch is given up")
+    said = shell.job("refused")["attempts"][0]["verdict"]["message"]
+    assert said in named
+    shell.until(lambda: said in shell.told("show", "refused"), "it is named")
+    first = {labels.pod_name(attempts.TaskKey(job, 1, "worker", index, 1)) for index in range(2)}
+    shell.until(lambda: not first & set(shell.pod_names()), "both pods are removed")
+    shell.proxy.fate = proxy.none
+    shell.is_whole("refused")
+    assert shell.job("refused")["restarts"] == 0
 
 
 def test_a_webhook_that_does_not_answer_is_named(shell: FaultShell) -> None:
