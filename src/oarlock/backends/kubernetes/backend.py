@@ -199,16 +199,22 @@ class KubernetesBackend:
             self._changed.set()
 
     async def manifests(
-        self, job: jobs.Job, tasks: Callable[[resources.Resource | None], Sequence[backends.TaskLaunch]]
+        self,
+        job: jobs.Job,
+        tasks: Callable[[resources.Resource | None], Sequence[backends.TaskLaunch]],
+        boards: tensorboards.TensorBoards | None = None,
     ) -> list[rendering.Manifest]:
-        """Return the objects that a launch of the planned job creates. `tasks` gives its tasks, as they are with the
-        OarlockJob that would own them.
+        """Return the objects that are created for the planned job, in their order. `tasks` gives its tasks, as they are
+        with the OarlockJob that would own them, and `boards` its TensorBoard.
 
         Raises InvalidInput, and Unavailable where a launch would fail: a claim that is not there, a cluster without
         claims of devices.
         """
-        found = (await self._rendered(tasks(await self._projection.planned(job)))).gang
-        return [*found.secrets, *found.pods.values()]
+        owner = await self._projection.planned(job)
+        launches = tasks(owner)
+        found = (await self._rendered(launches, bound=self._bound.is_possible(launches))).gang
+        board = boards.planned(job, owner) if boards is not None else []
+        return [*await self._projection.manifests(job), *found.secrets, *found.pods.values(), *board]
 
     async def renew(self) -> None:
         try:
@@ -289,7 +295,7 @@ class KubernetesBackend:
     async def _launch(self, wanted: Sequence[backends.TaskLaunch], still: backends.Still, until: float) -> None:
         there = {one.key: pod for one in wanted if (pod := self._own.by_key.get(one.key)) is not None}
         new = [one for one in wanted if one.key not in there]
-        rendered = await self._rendered(new, may_be_bound=len(wanted) == 1)
+        rendered = await self._rendered(new, bound=len(wanted) == 1 and self._bound.may(new))
         bound = rendered.bound
         nodes = {one.key: one.holding.node for one in wanted}
         fit = functools.partial(self._check_fit, wanted, {one.key: one.holding.amount for one in wanted})
@@ -312,8 +318,9 @@ class KubernetesBackend:
             self._nodes_changed = True  # the next plan must know of a node without places
             raise
 
-    async def _rendered(self, new: Sequence[backends.TaskLaunch], *, may_be_bound: bool = False) -> _Rendered:
-        """Return the objects of tasks without a pod. Each launch and each plan asks here.
+    async def _rendered(self, new: Sequence[backends.TaskLaunch], *, bound: bool) -> _Rendered:
+        """Return the objects of tasks without a pod. Each launch and each plan asks here. `bound` says whether the
+        server may create them bound.
 
         Raises InvalidInput, and Unavailable for claims that are not there.
         """
@@ -323,7 +330,7 @@ class KubernetesBackend:
         local = await self._claims.local(new)
         extending = any(rendering.extended(one, self._site) for one in new)
         steered = bool(local) or claiming or extending or self._site.mode is Mode.STEER
-        bound = may_be_bound and not steered and self._bound.may(new)
+        bound = bound and not steered
         return _Rendered(rendering.gang(new, self._site, steered=steered, bound=bound), local, steered, bound)
 
     def _check_fit(
