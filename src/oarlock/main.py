@@ -425,11 +425,12 @@ class Engine:
         opened = await backend.connect(self.site, os.environ, clock=time.time, monotonic=time.monotonic)
         self._check = lambda: opened.check_reached(settings.pods_url(self._url))
         self.adds, self._owner, self._remains = opened.provisioner(), opened.owner, opened.remains()
-        self.tensorboards = opened.boards(settings.pods_url(self._url), self._home.task_secret(secrets.token_bytes))
+        boards = opened.boards(settings.pods_url(self._url), self._home.task_secret(secrets.token_bytes))
+        self.tensorboards = boards
         self._references = references = functools.partial(jobsecrets.references, self._store, self._kept.secrets)
         agents = self._told_to_agents(Path())
 
-        self.manifests = launching.rehearsal(opened.manifests, references, agents)
+        self.manifests = launching.rehearsal(functools.partial(opened.manifests, boards=boards), references, agents)
         return opened
 
     def _runner(self, hook: Path) -> running.Runner:

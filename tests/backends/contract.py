@@ -122,6 +122,7 @@ class Contract:
         now = await seen(rig)
         assert now[key(0)].state is State.RUNNING
         assert now[key(1)].state is State.RUNNING
+        await until(rig, lambda now: None not in [now[key(index)].bound_at for index in range(2)], "each has its place")
 
     async def test_making_a_gang_again_does_nothing(self, rig: Rig) -> None:
         launches = [rig.sleeper(key(0)), rig.sleeper(key(1))]

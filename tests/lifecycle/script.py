@@ -16,7 +16,8 @@ now.
     exit TASK [code=] [signal=] [oom] [stopped] [reason=] [says=] [at_step=] [peak=]
     gone TASK ...       the backend confirms it                 stacks TASK ...     ranks tell their stacks
     checkpoint STEP     one becomes visible                     release             told that nothing runs any more
-    see TASK STATE      the backend shows it from now on      lose TASK           it shows nothing of it any more
+    see TASK STATE      the backend shows it from now on, [unbound] [bound=SECONDS ago]; else as bound when it was made
+    lose TASK           it shows nothing of it any more
     account             what it has used, and what it still needs
     notice              observations become events              wants, wake, orders TASK, show, tasks, steps, verdict
     do                  carry out `wants` until only time can change anything: tasks that are made run, killed ones are
@@ -256,7 +257,10 @@ class Play:
     def on_see(self, rest: str) -> None:
         words, named = split(rest)
         how = understood(words, named, self.now) if "code" in named or "signal" in named else None
-        self.show_task(self.key(words[0]), State(words[1].lower()), how, named.get("detail", ""))
+        key = self.key(words[0])
+        self.show_task(key, State(words[1].lower()), how, named.get("detail", ""))
+        bound_at = None if "unbound" in words else self.now - float(named["bound"]) if "bound" in named else 0.0
+        self.shown[key] = msgspec.structs.replace(self.shown[key], bound_at=bound_at)
 
     def on_lose(self, rest: str) -> None:
         for word in rest.split():
@@ -281,7 +285,7 @@ class Play:
         return wanting.wants(self.job, list(self.shown.values()), self.now)
 
     def on_wants(self, rest: str) -> list[str]:
-        return [described(action) for action in self.wants()] or ["nothing"]
+        return [described(action, self.now) for action in self.wants()] or ["nothing"]
 
     def on_do(self, rest: str) -> Iterator[str]:
         for _ in range(20):
@@ -289,7 +293,7 @@ class Play:
             if not found:
                 return
             for action in found[:1] if isinstance(found[0], actions.Note) else found:
-                yield described(action)
+                yield described(action, self.now)
                 yield from self.carry_out(action)
             for event in noticing.notices(self.job, list(self.shown.values())):
                 self.tell(event)
@@ -319,7 +323,7 @@ class Play:
                 self.shown = {key: one for key, one in self.shown.items() if key.attempt != number}
 
     def on_wake(self, rest: str) -> list[str]:
-        at = wanting.next_wake(self.job, self.now)
+        at = wanting.next_wake(self.job, list(self.shown.values()), self.now)
         return ["never" if at is None else f"in {at - self.now:g} s"]
 
     def on_orders(self, rest: str) -> list[str]:
@@ -437,10 +441,10 @@ def task_line(task: attempts.Task) -> str:
     return f"{task.name} {mark(task)}{how}{step}{detail}"
 
 
-def described(action: actions.Action) -> str:
+def described(action: actions.Action, now: float) -> str:
     match action:
-        case actions.Launch(attempt=number, tasks=tasks):
-            return f"launch {number}: {names(tasks)}"
+        case actions.Launch(attempt=number, tasks=tasks, until=until):
+            return f"launch {number}: {names(tasks)}" + (f", within {until - now:g} s" if until is not None else "")
         case actions.Kill(attempt=number, tasks=tasks, reason=reason):
             return f"kill {number}: {names(tasks)} ({reason})"
         case actions.Vacate(attempt=number, tasks=tasks):

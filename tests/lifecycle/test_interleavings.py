@@ -17,7 +17,7 @@ from oarlock.lifecycle import noticing, orders, reshaping, stepping, wanting
 from oarlock.spec import attempts, curves, errors, events, holdings, intents, jobfile, phases, roles
 from oarlock.spec.cluster import nodes
 from oarlock.spec.protocol import assignments
-from oarlock.spec.reconciling import actions
+from oarlock.spec.reconciling import actions, observations
 
 SPECS = (
     "{max_restarts: 1, grace: 2s}",
@@ -149,7 +149,7 @@ class Interleavings(RuleBasedStateMachine):
     @rule(dies_after=st.integers(0, 6), recorded=st.booleans())
     def guard(self, dies_after: int, recorded: bool) -> None:
         """The guardian looks and acts, and dies after some actions: perhaps between the last one and its record."""
-        observed = [self.world.look(key) for key in self.world.known()]
+        observed = self.observed()
         for event in noticing.notices(self.job, observed)[: dies_after or None]:
             self.tell(event)
         wanted = wanting.wants(self.job, observed, self.now)
@@ -291,8 +291,11 @@ class Interleavings(RuleBasedStateMachine):
 
     @invariant()
     def the_next_wake_lies_ahead(self) -> None:
-        at = wanting.next_wake(self.job, self.now)
+        at = wanting.next_wake(self.job, self.observed(), self.now)
         assert at is None or at > self.now
+
+    def observed(self) -> list[observations.Observed]:
+        return [self.world.look(key) for key in self.world.known()]
 
     def processes(self) -> list[attempts.TaskKey]:
         """User's processes that run: begun by an agent that the barrier let through."""

@@ -53,9 +53,9 @@ class Stepped(script.Play):
         self.now += self.by_s
         self.job = stepping.step(self.job, events.ClockStepped(by_s=self.by_s), self.now)
         for key, one in self.shown.items():
-            if one.exit is not None:
-                moved = msgspec.structs.replace(one.exit, at=one.exit.at + self.by_s)
-                self.shown[key] = msgspec.structs.replace(one, exit=moved)
+            bound_at = one.bound_at + self.by_s if one.bound_at else one.bound_at
+            exit_ = msgspec.structs.replace(one.exit, at=one.exit.at + self.by_s) if one.exit is not None else None
+            self.shown[key] = msgspec.structs.replace(one, exit=exit_, bound_at=bound_at)
         return super().run(line)
 
 

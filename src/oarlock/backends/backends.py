@@ -8,6 +8,7 @@ survives a restart of the server, because it is read from the world (lock files 
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -102,9 +103,12 @@ class Backend(Protocol):
         """Return whether the machines may be others than at the last call of `nodes`. False where that costs a look."""
         ...
 
-    async def launch(self, tasks: Sequence[TaskLaunch], *, still: Still = always) -> None:
+    async def launch(self, tasks: Sequence[TaskLaunch], *, still: Still = always, within_s: float = math.inf) -> None:
         """Make these tasks: all, or raise Unavailable with the reason. `observe` then reports the tasks made, to be
         killed. Raises StaleEpoch where `still` says no, which is asked right before each step that starts processes.
+
+        The launch is broken off after `within_s` seconds. A backend that waits for others, as for a scheduler, gives up
+        before that, so that it can tell their reason.
         """
         ...
 

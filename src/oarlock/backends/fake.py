@@ -267,7 +267,13 @@ class Fake:
     def nodes_changed(self) -> bool:
         return False
 
-    async def launch(self, tasks: Sequence[backends.TaskLaunch], *, still: backends.Still = backends.always) -> None:
+    async def launch(
+        self,
+        tasks: Sequence[backends.TaskLaunch],
+        *,
+        still: backends.Still = backends.always,
+        within_s: float = math.inf,
+    ) -> None:
         for task in tasks:
             backends.check(still)
             self.world.make(task)

@@ -1,17 +1,24 @@
-"""Due times of a job, from its state alone: Unix seconds, None for never.
+"""Due times of a job, from its state and what its backend shows: Unix seconds, None for never.
 
 Everything that happens by the passing of time is here, so that `wanting.next_wake` cannot forget one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from oarlock.lifecycle import ends, joining
 from oarlock.lifecycle.failures import blame
 from oarlock.spec import attempts, jobfile, jobs, phases, roles
 from oarlock.spec.input import quantities
+from oarlock.spec.reconciling import observations
 
 LAUNCH_BOUND_S = 30.0
-"""From the first task made to the last one bound: a gang is not partly bound for longer."""
+"""The time of a launch: by then all tasks of the gang are made and bound."""
+
+PART_BOUND_S = 25.0
+"""From the first task bound to the last one, also where several servers launch the gang one after the other. A gang
+that is not whole by then is removed, in the rest of the 30 s for which a gang may be bound in part."""
 
 STACKS_WAIT_S = 5.0
 """How long the ranks of a hanging gang have to tell their stacks."""
@@ -30,10 +37,18 @@ def grace_s(job: jobs.Job) -> float:
     return quantities.seconds(job.spec.grace)
 
 
-def launch_bound(live: attempts.Attempt) -> float | None:
+def bound(job: jobs.Job, live: attempts.Attempt, observed: Iterable[observations.Observed]) -> list[float]:
+    """Return the times at which the tasks of the gang that have their places got them: not before its attempt began."""
+    keys = {task.key(job.id, live.number) for task in live.tasks}
+    return [max(one.bound_at, live.started_at) for one in observed if one.key in keys and one.bound_at is not None]
+
+
+def whole(job: jobs.Job, live: attempts.Attempt, observed: Iterable[observations.Observed]) -> float | None:
+    """Return when a gang that is bound in part, and whose launch has not ended, must be whole."""
     if live.stop is not None or live.launched_at is not None:
         return None
-    return live.started_at + LAUNCH_BOUND_S
+    since = bound(job, live, observed)
+    return min(since) + PART_BOUND_S if 0 < len(since) < len(live.tasks) else None
 
 
 def barrier(job: jobs.Job, live: attempts.Attempt) -> float | None:
@@ -132,9 +147,9 @@ def _at_end(job: jobs.Job, live: attempts.Attempt, task: attempts.Task) -> float
     return stop_at + grace_s(job) + KILL_AFTER_S
 
 
-def every(job: jobs.Job, live: attempts.Attempt) -> list[float]:
-    times = [launch_bound(live), barrier(job, live), timeout(job, live), settled(live), stacks(live), live.frozen_until]
-    times.append(joining.late(job, live))
+def every(job: jobs.Job, live: attempts.Attempt, observed: Iterable[observations.Observed]) -> list[float]:
+    times = [whole(job, live, observed), barrier(job, live), timeout(job, live), settled(live), stacks(live)]
+    times += [live.frozen_until, joining.late(job, live)]
     for task in live.tasks:
         times += [stop(job, live, task), let_go(job, live, task), kill(job, live, task)]
     return [at for at in times if at is not None]

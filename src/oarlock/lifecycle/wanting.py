@@ -29,7 +29,7 @@ def wants(job: jobs.Job, observed: Sequence[observations.Observed], now: float) 
         return tuple(found)
     seen = {one.key: one for one in observed if one.key.attempt == live.number}
     found += _notes(job, live, seen, now)
-    found += _launches(live)
+    found += _launches(live, deadlines.whole(job, live, observed))
     found += _vacations(job, live, seen)
     found += _kills(job, live, seen, now)
     if _is_over(job, live, seen, now):
@@ -37,12 +37,12 @@ def wants(job: jobs.Job, observed: Sequence[observations.Observed], now: float) 
     return tuple(sorted(found, key=lambda action: not isinstance(action, actions.Note)))
 
 
-def next_wake(job: jobs.Job, now: float) -> float | None:
+def next_wake(job: jobs.Job, observed: Sequence[observations.Observed], now: float) -> float | None:
     """Return the earliest time after `now` at which `wants` or `orders` may change by time alone."""
     live = job.live
     if live is None:
         return None
-    return min((at for at in deadlines.every(job, live) if at > now), default=None)
+    return min((at for at in deadlines.every(job, live, observed) if at > now), default=None)
 
 
 def _old(job: jobs.Job, observed: Sequence[observations.Observed]) -> Iterator[actions.Action]:
@@ -88,9 +88,11 @@ def _notes(
     elif _due(deadlines.timeout(job, live), now):
         limit = quantities.duration_text(quantities.seconds(job.spec.timeout or 0))
         yield actions.Note(event=_stop(live, attempts.Cause.TIMEOUT, f"the job's time of {limit} is over"))
-    elif _due(deadlines.launch_bound(live), now) and 0 < len(seen) < len(live.tasks):
-        made = f"only {len(seen)} of {len(live.tasks)} tasks were bound within {deadlines.LAUNCH_BOUND_S:.0f} s"
-        yield actions.Note(event=events.LaunchFailed(attempt=live.number, reason=made))
+    elif _due(deadlines.whole(job, live, seen.values()), now):
+        count = len(deadlines.bound(job, live, seen.values()))
+        of_the_first = f"within {deadlines.PART_BOUND_S:.0f} s of the first"
+        bound = f"only {count} of {len(live.tasks)} tasks were bound {of_the_first}"
+        yield actions.Note(event=events.LaunchFailed(attempt=live.number, reason=bound))
     elif _due(joining.late(job, live), now):
         yield actions.Note(event=events.LaunchFailed(attempt=live.number, reason="a new worker did not come in time"))
     elif _due(deadlines.barrier(job, live), now):
@@ -152,10 +154,10 @@ def _hanging(job: jobs.Job, live: attempts.Attempt, now: float) -> attempts.Task
     return max(still, key=lambda task: task.idle_s, default=None)
 
 
-def _launches(live: attempts.Attempt) -> Iterator[actions.Action]:
+def _launches(live: attempts.Attempt, until: float | None) -> Iterator[actions.Action]:
     pending = tuple(task for task in live.tasks if task.phase is TaskPhase.PENDING and task.holds)
     if live.stop is None and pending:
-        yield actions.Launch(attempt=live.number, tasks=pending)
+        yield actions.Launch(attempt=live.number, tasks=pending, until=until)
 
 
 def _vacations(

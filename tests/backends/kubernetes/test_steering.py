@@ -175,6 +175,20 @@ async def test_a_gang_that_is_not_bound_as_a_whole_is_removed_with_the_scheduler
     await rig.nothing_is_left()
 
 
+async def test_a_launch_that_has_little_time_gives_up_before_its_end(
+    rig: SteeredRig, api_server: apiserver.ApiServer
+) -> None:
+    """So that it can tell why: here the scheduler stands still."""
+    launch = rig.launch_of(key(), cluster.Play())
+    api_server.pause("kube-scheduler")
+    try:
+        with pytest.raises(errors.Unavailable, match="it has said nothing about them"):
+            await rig.backend.launch([launch], within_s=steering.REASON_S)
+    finally:
+        api_server.resume("kube-scheduler")
+    await rig.nothing_is_left()
+
+
 async def test_a_pod_with_a_claim_without_a_volume_is_bound_by_the_stock_scheduler(binding: SteeredRig) -> None:
     """Its volume is made once the scheduler has chosen the node: bound by us, the pod would wait for ever."""
     name = f"late-{binding.cluster.namespace}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
@@ -33,7 +34,13 @@ class Slow(fake.Fake):
         self.launching: list[str] = []
         self.most = 0
 
-    async def launch(self, tasks: Sequence[backends.TaskLaunch], *, still: backends.Still = backends.always) -> None:
+    async def launch(
+        self,
+        tasks: Sequence[backends.TaskLaunch],
+        *,
+        still: backends.Still = backends.always,
+        within_s: float = math.inf,
+    ) -> None:
         job = tasks[0].key.job
         self.launching.append(job)
         self.most = max(self.most, len(self.launching))
@@ -175,7 +182,7 @@ async def test_a_server_that_no_longer_leads_breaks_its_launches_off(plant: Slow
 async def test_an_error_that_is_no_ours_is_reported_and_recorded(
     plant: SlowPlant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def broken(tasks: Sequence[backends.TaskLaunch], *, still: backends.Still) -> None:
+    async def broken(tasks: Sequence[backends.TaskLaunch], *, still: backends.Still, within_s: float) -> None:
         monkeypatch.undo()
         plant.backend.allowed.set()
         raise ValueError("a defect")

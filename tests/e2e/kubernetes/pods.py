@@ -22,9 +22,9 @@ from tests.backends.kubernetes.testcluster import apiserver, kubelet, rights
 from tests.e2e import shell as shells
 
 from oarlock.api.jobs import outlook
-from oarlock.backends.kubernetes import noderequests, projecting
+from oarlock.backends.kubernetes import noderequests, projecting, tensorboards
 from oarlock.backends.kubernetes.apiserver import client, objects
-from oarlock.backends.kubernetes.pods import labels
+from oarlock.backends.kubernetes.pods import boards, labels
 from oarlock.controllers.guarding import launching
 from oarlock.spec import attempts
 
@@ -39,6 +39,7 @@ grace: 1s
 roles: {worker: {count: 2, cpus: 0.5, memory: 64Mi}}
 """
 
+BOARD = "-tensorboard"
 TRIES = 60
 """A kubelet gives no pod up where the API server is away, as one that starts again on a busy machine: two minutes."""
 
@@ -208,29 +209,40 @@ class PodShell(shells.Shell):
             bound.append(meta["name"])
         return bound
 
+    def has_board(self, name: str) -> str:
+        """The job has a TensorBoard, which is whole. Return the name of its Secret, the last one to be made."""
+        secret = f"{self.job(name)['id']}-1{BOARD}"
+        self.until(lambda: secret in [one.metadata.name for one in self.secrets()], "the Secret of TensorBoard")
+        return secret
+
     def planned(self, file: str) -> list[dict[str, Any]]:
         """Return the objects that `oarlock plan` prints."""
         return list(yaml.safe_load_all(self.do("plan", file, "--backend", "kubernetes", "-o", "yaml").stdout))
 
     def is_as_planned(self, name: str, planned: list[dict[str, Any]]) -> None:
         """The launch of the job has made what the API server would have made of the planned objects, in each field,
-        but for what nobody knows before: the id of the job, the UID of its object, the nodes, and the tokens.
+        but for what nobody knows before: the id of the job, the UIDs of owners, the nodes, and the tokens.
         """
         job = self.job(name)
-        made = {one["metadata"]["name"]: one for one in (*self.raw("secrets"), *self.raw("pods"))}
-        (secret,) = [one for one in made if one.startswith(f"{job['id']}-1-") and made[one].get("type") == "Opaque"]
-        known = {planned[0]["metadata"]["name"]: secret, outlook.PLANNED: job["id"]}
+        made = {
+            (kind, one["metadata"]["name"]): one
+            for kind, path in {one["kind"]: _path(one) for one in planned}.items()
+            for one in self.on_cluster(self._api.list(path, dict))
+        }
+        known = _known(planned, {key: one for key, one in made.items() if key[1].startswith(f"{job['id']}-1-")})
+        known[outlook.PLANNED] = job["id"]
         if job["resource"] is not None:
             known[f'"{name}-planned"'] = f'"{job["resource"]["name"]}"'
             known[projecting.PLANNED_UID] = job["resource"]["uid"]
         for manifest in planned:
-            path = self.cluster.path(f"{manifest['kind'].lower()}s?dryRun=All")
-            text = json.dumps(_readable(self.on_cluster(self._api.create(path, manifest, dict))))
+            answer = self.on_cluster(self._api.create(f"{_path(manifest)}?dryRun=All", manifest, dict))
+            text = json.dumps(_readable(answer))
             for before, after in known.items():
                 text = text.replace(before, after)
-            told = json.loads(text)
-            there = _readable(made[told["metadata"]["name"]])
-            told = json.loads(text.replace(launching.PLANNED_NODE, there.get("spec", {}).pop("nodeName", "")))
+            there = _readable(made[manifest["kind"], json.loads(text)["metadata"]["name"]])
+            told = json.loads(text.replace(launching.PLANNED_NODE, there.get("spec", {}).get("nodeName", "")))
+            if "nodeName" not in told.get("spec", {}):  # it was bound later
+                there.get("spec", {}).pop("nodeName", None)
             for one in (told, there):
                 one["metadata"] = {field: one["metadata"].get(field) for field in _OURS}
                 for field in ("status", "apiVersion", "kind"):  # a list does not repeat the last two
@@ -273,6 +285,36 @@ async def _end_tasks() -> None:
 
 _OURS = ("name", "namespace", "labels", "annotations", "ownerReferences")
 """The metadata that we write."""
+
+
+def _path(manifest: dict[str, Any]) -> str:
+    group = manifest["apiVersion"]
+    root = "/api/v1" if group == "v1" else f"/apis/{group}"
+    return f"{root}/namespaces/{manifest['metadata']['namespace']}/{manifest['kind'].lower()}s"
+
+
+Made = dict[tuple[str, str], dict[str, Any]]
+"""Objects by their kind and name."""
+
+
+def _known(planned: list[dict[str, Any]], made: Made) -> dict[str, str]:
+    """Return what stands for the names, UIDs and digests of the planned objects in the objects that were made."""
+    before = {(one["kind"], one["metadata"]["name"]): one for one in planned}
+    (secret,), (planned_secret,) = ([key[1] for key in some if _is_of_tasks(key)] for some in (made, before))
+    known = {planned_secret: secret}
+    for one, other in zip(_boards(before), _boards(made), strict=True):
+        known[tensorboards.PLANNED_UID] = other["metadata"]["uid"]
+        known[one["metadata"]["annotations"][boards.CONTENT]] = other["metadata"]["annotations"][boards.CONTENT]
+    return known
+
+
+def _is_of_tasks(key: tuple[str, str]) -> bool:
+    kind, name = key
+    return kind == "Secret" and not name.endswith(BOARD)
+
+
+def _boards(some: Made) -> list[dict[str, Any]]:
+    return [one for (kind, name), one in some.items() if kind == "Pod" and name.endswith(BOARD)]
 
 
 def _readable(found: dict[str, Any]) -> dict[str, Any]:

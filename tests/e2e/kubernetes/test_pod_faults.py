@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import datetime as dt
 import http.client
 import itertools
 import os
@@ -25,13 +24,13 @@ from typing import Any, TypeVar
 import msgspec
 import pytest
 from tests.backends.kubernetes.testcluster import apiserver, cluster, proxy
-from tests.e2e.kubernetes import pods
+from tests.e2e.kubernetes import parts, pods
 
 from oarlock.backends.kubernetes import amounts
 from oarlock.backends.kubernetes.apiserver import objects
-from oarlock.backends.kubernetes.pods import podstates
+from oarlock.backends.kubernetes.pods import labels, podstates
 from oarlock.controllers import leadership
-from oarlock.spec import attempts, bodies
+from oarlock.spec import attempts, bodies, errors
 from oarlock.spec.reconciling import observations
 
 pytestmark = apiserver.needed
@@ -57,14 +56,6 @@ CPUS_MILLI = 4000
 ETCD_AWAY_S = 20.0
 
 
-class Life(msgspec.Struct, frozen=True):
-    """The times of a pod, to the second; None: not yet. It is over when it is deleted, has ended, or is gone."""
-
-    key: attempts.TaskKey
-    bound_at: float | None
-    over_at: float | None
-
-
 class FaultShell(pods.PodShell):
     """A user on a cluster of its own, whose server talks to the API server through a proxy."""
 
@@ -72,9 +63,10 @@ class FaultShell(pods.PodShell):
         super().__init__(folder, api_server)
         self.proxy = proxy.Proxy(api_server.url)
         self.doubled: set[str] = set()  # what was seen that must never be
-        self.seen: dict[str, Life] = {}  # the pods by UID
+        self.seen: dict[str, parts.Life] = {}  # the pods by UID
+        self.parts = parts.Parts(size=2)
         self._counts = folder / "writes-count"
-        self._looking: asyncio.Task[None] | None = None
+        self._looking: list[asyncio.Task[None]] = []
 
     async def _open(self) -> None:
         await super()._open()
@@ -84,7 +76,7 @@ class FaultShell(pods.PodShell):
         text = config.read_text().replace(self.api_server.url, self.proxy.url)
         mine.write_text("\n".join(line for line in text.splitlines() if "certificate-authority" not in line))
         self.env["KUBECONFIG"] = str(mine)
-        self._looking = asyncio.create_task(self._look())
+        self._looking = [asyncio.create_task(self._look()), asyncio.create_task(self.parts.count(self._ask))]
 
     def outlives_a_kill(self, name: str, *, before: int) -> None:
         """Kill the server before a write of the job's launch. The next one completes the gang."""
@@ -111,56 +103,55 @@ class FaultShell(pods.PodShell):
         await self.cluster.add("n2", cpu="4")
 
     async def _close(self) -> None:
-        if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.gather(self._looking, return_exceptions=True)
+        for one in self._looking:
+            one.cancel()
+        await asyncio.gather(*self._looking, return_exceptions=True)
         await self.proxy.close()
         await super()._close()
 
     async def _look(self) -> None:
-        """Look all the time for nodes that are taken twice, and for two lives of one job."""
+        """Look all the time for nodes that are taken twice, two lives of one job, and gangs that are bound in part."""
         while True:
             taken: Counter[str] = Counter()
             lives: dict[str, set[int]] = {}
             there = self.cluster._watch.items
-            for uid, life in self.seen.items():
-                if uid not in there and life.over_at is None:
-                    self.seen[uid] = msgspec.structs.replace(life, over_at=time.time())
+            for uid, life in list(self.seen.items()):
+                if uid not in there and not life.over:
+                    self.seen[uid] = msgspec.structs.replace(life, over=True)
             for pod in list(there.values()):
                 key = podstates.key(pod)
                 if key is not None:
-                    self.seen[pod.metadata.uid] = _life(key, pod, self.seen.get(pod.metadata.uid))
+                    self.seen[pod.metadata.uid] = _life(key, pod)
                 if key is None or not pod.spec.node_name or podstates.state_of(pod) is observations.State.GONE:
                     continue
                 taken[pod.spec.node_name] += _cpus_milli(pod)
                 lives.setdefault(key.job, set()).add(key.attempt)
             self.doubled |= {f"{node} gives {milli} of its CPUs" for node, milli in taken.items() if milli > CPUS_MILLI}
             self.doubled |= {f"{job} has the lives {found}" for job, found in lives.items() if len(found) > 1}
-            await asyncio.sleep(0.02)
+            self.parts.look(list(self.seen.values()))
+            await asyncio.sleep(parts.LOOK_S)
+
+    async def _ask(self) -> None:
+        with contextlib.suppress(errors.OarlockError):
+            await self._api.get(f"/api/v1/namespaces/{self.namespace}", objects.Bare)
 
     def begin(self, name: str, command: str = "sleep 0.2") -> None:
         self.do(*JOB, "--name", name, "--", "sh", "-c", command)
 
     def is_whole(self, *names: str) -> None:
-        """All jobs complete, nothing of them is left, and nothing was ever taken twice. A gang that was bound in part
-        became whole, or was removed; how soon, the tests of the controllers say in virtual time.
+        """All jobs complete, nothing of them is left, nothing was ever taken twice, and no gang was bound in part for
+        longer than 30 s, as `parts` counts them.
         """
         for name in names:
             job = self.wait_phase(name, "COMPLETED", "FAILED")
             assert job["phase"] == "COMPLETED", job
         self.until(lambda: not self.pods() and not self.secrets(), "pods and Secrets are gone")
         assert not self.doubled
-        assert not names or any(life.bound_at is not None for life in self.seen.values()), "bindings were seen"
-        self.until(lambda: not self.left_in_part(), "each pod that was bound alone is removed")
+        assert not names or any(life.bound for life in self.seen.values()), "bindings were seen"
+        assert not self.parts.late(), "gangs were bound in part for too long"
         self.seen.clear()
-        assert self._looking is not None
-        assert not self._looking.done(), "it has looked until now"
-
-    def left_in_part(self) -> list[attempts.TaskKey]:
-        """Return the tasks whose pods were bound alone, and were not seen to go."""
-        bound = [life for life in list(self.seen.values()) if life.bound_at is not None]
-        gangs = Counter((life.key.job, life.key.attempt) for life in bound)
-        return [one.key for one in bound if gangs[one.key.job, one.key.attempt] == 1 and one.over_at is None]
+        assert self._looking
+        assert not any(one.done() for one in self._looking), "it has looked until now"
 
     def lives(self, name: str) -> tuple[int, int]:
         """Return the numbers of the job's attempts, and of the restarts that it has spent."""
@@ -186,6 +177,11 @@ class FaultShell(pods.PodShell):
         self.do("up", "--backend", "kubernetes", "--detach", code=None if failpoint else 0)
         self.env.pop("OARLOCK_FAILPOINT", None)
 
+    def kill_server(self) -> None:
+        pid = self.server_pid()
+        os.kill(pid, signal.SIGKILL)
+        self.until(lambda: self.is_dead(pid), "the server is dead")
+
     def is_dead(self, pid: int) -> bool:
         with contextlib.suppress(OSError):
             return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
@@ -195,17 +191,9 @@ class FaultShell(pods.PodShell):
 F = TypeVar("F", bound=FaultShell)
 
 
-def _life(key: attempts.TaskKey, pod: objects.Pod, before: Life | None) -> Life:
-    scheduled = next((one for one in pod.status.conditions if one.type == "PodScheduled"), None)
-    bound = scheduled.last_transition_time if scheduled is not None and scheduled.status == "True" else None
-    over_at = before.over_at if before is not None else None
-    if over_at is None and podstates.state_of(pod) is observations.State.GONE:
-        over_at = time.time()
-    return Life(key, _seconds(bound), over_at or _seconds(pod.metadata.deletion_timestamp))
-
-
-def _seconds(text: str | None) -> float | None:
-    return None if text is None else dt.datetime.fromisoformat(text).timestamp()
+def _life(key: attempts.TaskKey, pod: objects.Pod) -> parts.Life:
+    over = pod.metadata.deletion_timestamp is not None or podstates.state_of(pod) is observations.State.GONE
+    return parts.Life(key, bool(pod.spec.node_name), over)
 
 
 def _cpus_milli(pod: objects.Pod) -> int:
@@ -302,6 +290,48 @@ def test_a_quota_that_is_too_small_holds_the_gang_back_whole(shell: FaultShell) 
     finally:
         shell.on_cluster(shell.cluster.api.delete(f"{shell.cluster.path('resourcequotas')}/small"))
     shell.is_whole("quota")
+
+
+def test_a_binding_that_is_refused_removes_the_gang_whole(shell: FaultShell) -> None:
+    """The second one of each try, until the API server takes them all: a policy may look at bindings alone."""
+    numbers = itertools.count(1)
+
+    def fate(method: str, path: str, watch: bool) -> str:
+        return "403" if method == "POST" and path.endswith("/binding") and next(numbers) % 2 == 0 else ""
+
+    shell.proxy.fate = fate
+    shell.begin("refused")
+    job = shell.job("refused")["id"]
+    words = "the launch failed: {}-1-worker-{}-1 was refused by the cluster: a pretended 403"
+    named = [words.format(job, index) for index in range(2)]
+    shell.until(lambda: len(shell.job("refused")["attempts"]) > 1, "the launch is given up")
+    said = shell.job("refused")["attempts"][0]["verdict"]["message"]
+    assert said in named
+    shell.until(lambda: said in shell.told("show", "refused"), "it is named")
+    first = {labels.pod_name(attempts.TaskKey(job, 1, "worker", index, 1)) for index in range(2)}
+    shell.until(lambda: not first & set(shell.pod_names()), "both pods are removed")
+    shell.proxy.fate = proxy.none
+    shell.is_whole("refused")
+    assert shell.job("refused")["restarts"] == 0
+
+
+def test_a_gang_that_stays_bound_in_part_over_a_takeover_is_removed_in_time(shell: FaultShell) -> None:
+    """The second binding gets no answer, whichever server asks for it. The next server has the rest of the time."""
+    goes_on = asyncio.Event()
+
+    async def before(method: str, path: str) -> None:
+        if method == "POST" and path.endswith("-1-worker-1-1/binding"):
+            await goes_on.wait()
+
+    shell.proxy.before = before
+    shell.begin("part")
+    shell.until(lambda: any(pod.spec.node_name for pod in shell.pods()), "one pod is bound")
+    shell.kill_server()
+    shell.start_server()
+    shell.until(lambda: len(shell.job("part")["attempts"]) > 1, "the gang was given up")
+    shell._loop.call_soon_threadsafe(goes_on.set)
+    shell.is_whole("part")
+    assert shell.job("part")["restarts"] == 0
 
 
 def test_a_webhook_that_does_not_answer_is_named(shell: FaultShell) -> None:
@@ -471,7 +501,7 @@ def test_a_foreign_pod_takes_the_place_between_plan_and_binding(shell: FaultShel
     try:
         shell.until(lambda: shell.waits("between") and not shell.pods(), "the gang has been removed")
         mine = shell.job("between")["id"]
-        bound = [life for life in shell.seen.values() if life.key.job == mine and life.bound_at is not None]
+        bound = [life for life in shell.seen.values() if life.key.job == mine and life.bound]
         assert not bound, "no part of it was ever bound"
     finally:
         for name in ("n1", "n2"):

@@ -29,6 +29,7 @@ from tests.e2e.kubernetes import pods
 from oarlock.api.process import homefolder
 from oarlock.backends.kubernetes import examining
 from oarlock.backends.kubernetes.pods import boards, rendering
+from oarlock.controllers.guarding import launching
 
 pytestmark = apiserver.needed
 
@@ -128,6 +129,19 @@ def test_the_manifests_of_a_plan_are_those_of_the_launch(shell: pods.PodShell) -
     shell.do("cancel", "shown", "--wait")
     refused = shell.do("plan", "shown.yaml", "--backend", "local", code=1)
     assert "has the backend kubernetes" in refused.stderr
+
+
+def test_so_are_those_of_a_single_pod_and_of_its_tensorboard(shell: pods.PodShell) -> None:
+    """The pod may be created on its node. The server makes the TensorBoard once the job runs."""
+    shell.write("shown.yaml", f"{pods.SHOWN.replace('count: 2', 'count: 1')}\ntensorboard: true")
+    planned = shell.planned("shown.yaml")
+    assert [one["kind"] for one in planned] == ["Secret", "Pod", "Pod", "Secret"]
+    assert planned[1]["spec"]["nodeName"] == launching.PLANNED_NODE
+    shell.do("submit", "shown.yaml", "--no-snapshot")
+    shell.wait_phase("shown", "PROCESSING")
+    shell.has_board("shown")
+    shell.is_as_planned("shown", planned)
+    shell.do("cancel", "shown", "--wait")
 
 
 def test_so_are_those_of_pods_that_the_stock_scheduler_binds(shell: pods.PodShell) -> None:

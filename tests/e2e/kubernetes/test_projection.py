@@ -74,14 +74,19 @@ def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pods.Clusters
         yield made
 
 
-def test_the_manifests_of_a_plan_name_the_object_that_will_own_them(shell: ObjectShell) -> None:
-    shell.write("shown.yaml", pods.SHOWN)
-    planned = shell.planned("shown.yaml")
-    assert all(one["metadata"]["ownerReferences"][0]["kind"] == "OarlockJob" for one in planned)
+def test_the_manifests_of_a_plan_begin_with_the_object_that_owns_the_others(shell: ObjectShell) -> None:
+    shell.write("shown.yaml", f"{pods.SHOWN}\ntensorboard: true")
+    owner, *owned = shell.planned("shown.yaml")
+    assert owner["kind"] == "OarlockJob"
+    kinds = [(one["kind"], one["metadata"]["ownerReferences"][0]["kind"]) for one in owned]
+    assert kinds == [("Secret", "OarlockJob"), *[("Pod", "OarlockJob")] * 3, ("Secret", "Pod")]
     shell.do("submit", "shown.yaml", "--no-snapshot")
     shell.wait_phase("shown", "PROCESSING")
-    shell.is_as_planned("shown", planned)
+    secret = shell.has_board("shown")
+    shell.is_as_planned("shown", [owner, *owned])
     shell.do("cancel", "shown", "--wait")
+    shell.until(lambda: not shell.pods(), "TensorBoard is removed")
+    shell.on_cluster(shell._api.delete(f"{shell.cluster.path('secrets')}/{secret}"))  # no garbage collector runs here
 
 
 @pytest.fixture

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -88,12 +86,6 @@ def shell(clusters: pods.Clusters[SteeredShell], request: pytest.FixtureRequest)
         one.held.clear()
 
 
-def kill(shell: SteeredShell) -> None:
-    pid = shell.server_pid()
-    os.kill(pid, signal.SIGKILL)
-    shell.until(lambda: shell.is_dead(pid), "the server is dead")
-
-
 @pytest.mark.parametrize("write", range(1, 4))
 def test_the_server_is_killed_before_each_write_of_a_launch(shell: SteeredShell, write: int) -> None:
     """A Secret and two pods. The next server completes the same gang: no pod is made twice."""
@@ -108,7 +100,7 @@ def test_the_server_is_killed_between_the_bindings(shell: SteeredShell, held: se
     shell.held |= held
     shell.begin(name)
     shell.until(lambda: len(shell.pods()) == 2 and len(shell.bound()) == 2 - len(held), "the pods are made")
-    kill(shell)
+    shell.kill_server()
     shell.held.clear()
     shell.until(lambda: len(shell.bound()) == 2, "both are bound")
     shell.start_server()
@@ -117,11 +109,13 @@ def test_the_server_is_killed_between_the_bindings(shell: SteeredShell, held: se
 
 
 def test_a_gang_that_was_bound_in_part_under_a_dead_server_is_removed_whole(shell: SteeredShell) -> None:
-    """The scheduler finds no place for one pod. The next server gives the gang up, and later it starts as a whole."""
+    """The scheduler finds no place for one pod. The next server has the rest of the time, and then gives the gang up.
+    Later it starts as a whole.
+    """
     shell.held.add(1)
     shell.begin("part")
     shell.until(lambda: len(shell.pods()) == 2 and len(shell.bound()) == 1, "one pod is bound")
-    kill(shell)
+    shell.kill_server()
     shell.start_server()
     shell.until(lambda: len(shell.job("part")["attempts"]) > 1, "the gang was given up")
     shell.held.clear()

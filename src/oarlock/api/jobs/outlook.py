@@ -37,7 +37,7 @@ async def plan(call: routes.Call) -> plans.Forecast:
 
 
 async def manifests(call: routes.Call) -> bodies.Manifests:
-    """Render the pods of a submission. They have a fixed id, so that equal job files give equal manifests."""
+    """Render the objects of a submission. They have a fixed id, so that equal job files give equal manifests."""
     submission = call.body(jobfile.Submission)
     services = call.services
     if services.manifests is None:
@@ -230,7 +230,7 @@ ROUTES: tuple[routes.Route, ...] = (
         path="/api/v1/plan/manifests",
         handler=manifests,
         needs=users.Right.VIEWER,
-        summary="the Kubernetes objects that a launch of the submission would create; 409 on another backend",
+        summary="the Kubernetes objects that would be created for the submission; 409 on another backend",
         body=jobfile.Submission,
         answer=bodies.Manifests,
     ),

@@ -15,7 +15,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -23,7 +24,7 @@ import structlog
 
 from oarlock.backends import backends
 from oarlock.backends.kubernetes import (
-    bars,
+    barriers,
     boundpods,
     closures,
     clusterstate,
@@ -109,7 +110,9 @@ class KubernetesBackend:
             api, site, projection=self._projection, lacking=self._volumes.lacking
         )
         self._places = places.Places(self._state, self._own, monotonic=monotonic)
-        self._bars = bars.Bars(monotonic=monotonic)
+        self._barriers = barriers.Barriers(
+            site, self._state, self._own, self._places, self._volumes, self._slices, monotonic=monotonic
+        )
         self._bound = boundpods.BoundPods(monotonic=monotonic)
         self._claims = steering.Claims(api, site, monotonic=monotonic)
         self._devices = steering.DeviceClaims(api, site, monotonic=monotonic)
@@ -171,17 +174,24 @@ class KubernetesBackend:
     async def nodes(self) -> list[machines.Node]:
         await self._synced()
         self._nodes_changed = False
-        return [self._marked(node) for node in self._state.nodes()]
+        return [self._barriers.marked(node) for node in self._state.nodes()]
 
     def nodes_changed(self) -> bool:
         return self._nodes_changed
 
-    async def launch(self, tasks: Sequence[backends.TaskLaunch], *, still: backends.Still = backends.always) -> None:
+    async def launch(
+        self,
+        tasks: Sequence[backends.TaskLaunch],
+        *,
+        still: backends.Still = backends.always,
+        within_s: float = math.inf,
+    ) -> None:
         """Make the pods that are not there, and bind all of them. A task that has ended is not made again."""
+        until = self._monotonic() + steering.bound_s(within_s)
         await self._synced()
         wanted = [one for one in tasks if not self._has_ended(one.key)]
         try:
-            await self._launch(wanted, still)
+            await self._launch(wanted, still, until)
         except BaseException:
             self._own.release([one.key for one in wanted])
             raise
@@ -189,16 +199,22 @@ class KubernetesBackend:
             self._changed.set()
 
     async def manifests(
-        self, job: jobs.Job, tasks: Callable[[resources.Resource | None], Sequence[backends.TaskLaunch]]
+        self,
+        job: jobs.Job,
+        tasks: Callable[[resources.Resource | None], Sequence[backends.TaskLaunch]],
+        boards: tensorboards.TensorBoards | None = None,
     ) -> list[rendering.Manifest]:
-        """Return the objects that a launch of the planned job creates. `tasks` gives its tasks, as they are with the
-        OarlockJob that would own them.
+        """Return the objects that are created for the planned job, in their order. `tasks` gives its tasks, as they are
+        with the OarlockJob that would own them, and `boards` its TensorBoard.
 
         Raises InvalidInput, and Unavailable where a launch would fail: a claim that is not there, a cluster without
         claims of devices.
         """
-        found = (await self._rendered(tasks(await self._projection.planned(job)))).gang
-        return [*found.secrets, *found.pods.values()]
+        owner = await self._projection.planned(job)
+        launches = tasks(owner)
+        found = (await self._rendered(launches, bound=self._bound.is_possible(launches))).gang
+        board = boards.planned(job, owner) if boards is not None else []
+        return [*await self._projection.manifests(job), *found.secrets, *found.pods.values(), *board]
 
     async def renew(self) -> None:
         try:
@@ -276,11 +292,10 @@ class KubernetesBackend:
         pod = self._own.by_key.get(key)
         return key in self._gone if pod is None else podstates.state_of(pod) is not State.RUNNING
 
-    async def _launch(self, wanted: Sequence[backends.TaskLaunch], still: backends.Still) -> None:
+    async def _launch(self, wanted: Sequence[backends.TaskLaunch], still: backends.Still, until: float) -> None:
         there = {one.key: pod for one in wanted if (pod := self._own.by_key.get(one.key)) is not None}
         new = [one for one in wanted if one.key not in there]
-        until = self._monotonic() + steering.BOUND_S
-        rendered = await self._rendered(new, may_be_bound=len(wanted) == 1)
+        rendered = await self._rendered(new, bound=len(wanted) == 1 and self._bound.may(new))
         bound = rendered.bound
         nodes = {one.key: one.holding.node for one in wanted}
         fit = functools.partial(self._check_fit, wanted, {one.key: one.holding.amount for one in wanted})
@@ -298,13 +313,14 @@ class KubernetesBackend:
             await steering.until_bound(self._api, self._site, self._own, theirs, until, self._monotonic)
         except BaseException as error:
             if isinstance(error, steering.Unbound):
-                self._bar(error, rendered.local, wanted)
+                self._barriers.put(error, rendered.local, wanted)
             self._places.leave(nodes)
             self._nodes_changed = True  # the next plan must know of a node without places
             raise
 
-    async def _rendered(self, new: Sequence[backends.TaskLaunch], *, may_be_bound: bool = False) -> _Rendered:
-        """Return the objects of tasks without a pod. Each launch and each plan asks here.
+    async def _rendered(self, new: Sequence[backends.TaskLaunch], *, bound: bool) -> _Rendered:
+        """Return the objects of tasks without a pod. Each launch and each plan asks here. `bound` says whether the
+        server may create them bound.
 
         Raises InvalidInput, and Unavailable for claims that are not there.
         """
@@ -314,45 +330,8 @@ class KubernetesBackend:
         local = await self._claims.local(new)
         extending = any(rendering.extended(one, self._site) for one in new)
         steered = bool(local) or claiming or extending or self._site.mode is Mode.STEER
-        bound = may_be_bound and not steered and self._bound.may(new)
+        bound = bound and not steered
         return _Rendered(rendering.gang(new, self._site, steered=steered, bound=bound), local, steered, bound)
-
-    def _bar(self, error: steering.Unbound, local: Sequence[str], wanted: Sequence[backends.TaskLaunch]) -> None:
-        """Close nodes for a while to the claims that the scheduler did not find there."""
-        failed = [one for one in wanted if one.key in error.keys]
-        claims = list(local) if error.by_volume else []
-        if error.by_device:
-            templates = {name for one in failed for name in rendering.device_claims(one, self._site).values()}
-            claims += sorted(machines.DEVICES + name for name in templates)
-        claims += sorted(
-            {
-                f"{machines.RESOURCES}{name}={amount}"
-                for one in failed
-                for name, amount in rendering.extended(one, self._site).items()
-                if error.lacks(name)
-            }
-        )
-        going = {one.key for one in wanted}
-        self._bars.put(claims, {one.holding.node for one in failed}, functools.partial(self._served, without=going))
-        if not self._site.node_classes:  # else a new node may be the one
-            lacks = {node.name: node.lacks for node in self._state.nodes()}
-            for claim in claims:
-                able = self._volumes.able(claim, self._state.labels)
-                self._bars.lift(claim, [name for name in able if claim not in lacks.get(name, ())])
-
-    def _served(self, claim: str, name: str, *, without: Collection[attempts.TaskKey] = ()) -> bars.Seen:
-        """Return the state on which it depends whether the scheduler finds the claim on the node."""
-        node = self._state.node(name)
-        facts = (node.capacity, node.ready, node.taints, self._state.labels.get(name)) if node is not None else None
-        devices = self._slices.of(name) if claim.startswith(machines.DEVICES) else None
-        there = (key for key in self._own.on(name) if key not in without and self._own.is_bound(key))
-        return bars.Seen((facts, devices), self._volumes.terms(claim), frozenset(there), self._state.freed(name))
-
-    def _marked(self, node: machines.Node) -> machines.Node:
-        """Return the node with the claims that it cannot serve, and with those that it did not serve lately."""
-        node = self._volumes.marked(self._places.closed(node), self._state.labels.get(node.name, {}))
-        barred = tuple(claim for claim in self._bars.of(node.name, self._served) if claim not in node.lacks)
-        return msgspec.structs.replace(node, barred=barred) if barred else node
 
     def _check_fit(
         self, tasks: Sequence[backends.TaskLaunch], wanted: dict[attempts.TaskKey, holdings.Resources]

@@ -42,11 +42,13 @@ class BoundPods:
         self._trusted: dict[Shape, float] = {}  # until when
         self._refused_until = 0.0
 
+    def is_possible(self, launches: Sequence[backends.TaskLaunch]) -> bool:
+        """Return whether pods like those of this launch are created bound, once their shape is trusted."""
+        return len(launches) == 1 and self._monotonic() >= self._refused_until
+
     def may(self, launches: Sequence[backends.TaskLaunch]) -> bool:
         """Return whether the pods of this launch may be created bound."""
-        if len(launches) != 1 or self._monotonic() < self._refused_until:
-            return False
-        return self._trusted.get(shape(launches[0]), 0.0) > self._monotonic()
+        return self.is_possible(launches) and self._trusted.get(shape(launches[0]), 0.0) > self._monotonic()
 
     def returned(self, one: backends.TaskLaunch, *, unchanged: bool) -> None:
         """Take note of how the API server returned the pod."""

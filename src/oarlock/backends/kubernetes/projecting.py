@@ -148,6 +148,10 @@ class Projection:
         found = resources.Resource(namespace, name, PLANNED_UID, await self._identity(namespace))
         return found if await self._may_own(found) else None
 
+    async def manifests(self, job: jobs.Job) -> list[dict[str, Any]]:
+        """Return the object that `make` would make for a job that is only planned, if it would make one."""
+        return [manifest(job, self._site)] if self._site.project and await self._is_defined() else []
+
     async def references(self, found: resources.Resource | None) -> list[labels.OwnerReference]:
         """Return the owner references of objects that belong to this job's object, as far as it may own them."""
         return labels.references(found) if found is not None and await self._may_own(found) else []

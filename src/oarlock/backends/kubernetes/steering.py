@@ -31,7 +31,9 @@ from oarlock.backends.kubernetes.site import Site
 from oarlock.spec import attempts, errors
 
 BOUND_S = 25.0
-"""The time from the beginning of a launch until its last pod is bound. The launch itself has 30 s."""
+"""The time from the beginning of a launch until its last pod is bound."""
+REASON_S = 5.0
+"""The part of the time of a launch that is left to ask for the scheduler's reason."""
 LOOK_S = 0.1
 KNOWN_S = 60.0
 """A claim that was on every node is not asked for again so soon."""
@@ -133,6 +135,13 @@ class DeviceClaims:
                 f"the API server left the device claim {left_out[0]} out of the pod of {one.key}",
                 hint="Enable the feature DynamicResourceAllocation, or exclude the namespace from webhooks.",
             )
+
+
+def bound_s(within_s: float) -> float:
+    """Return the time in which the scheduler must have bound the pods of a launch that is broken off after `within_s`
+    seconds.
+    """
+    return min(BOUND_S, within_s - REASON_S)
 
 
 async def until_bound(

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 
 from oarlock.backends import backends
 from oarlock.backends.kubernetes.apiserver import answers, client, objects
-from oarlock.backends.kubernetes.pods import boards, commands, labels, podstates
+from oarlock.backends.kubernetes.pods import boards, commands, labels, podstates, rendering
 from oarlock.backends.kubernetes.site import Site
 from oarlock.backends.tensorboards import Board
 from oarlock.spec import errors, jobs, resources
@@ -21,6 +21,8 @@ from oarlock.spec.protocol import tasktokens
 
 _ENDED = frozenset({"Succeeded", "Failed"})
 HAS_ENDED = "it has ended, and is made again"
+PLANNED_UID = "uid-of-pod-planned"
+"""Stands for the UID of a pod that is not made yet, and owns its Secret."""
 
 Owner = Callable[[jobs.Job], Awaitable[resources.Resource | None]]
 
@@ -70,6 +72,17 @@ class TensorBoards:
             return ""
         await self._give(job, login, pod.metadata, still)
         return pod.metadata.uid
+
+    def planned(self, job: jobs.Job, owner: resources.Resource | None) -> list[rendering.Manifest]:
+        """Return what `make` would make for a job that is only planned, with a token that is not valid."""
+        if not job.spec.tensorboard or not self.makes:
+            return []
+        token = tasktokens.of_tensorboard(bytes(tasktokens.SECRET_BYTES), job.id, 1)
+        login = boards.login(self._site, self._server, token)
+        references = labels.references(owner) if owner is not None else []
+        pod = boards.pod(job.id, 1, job.name, self._site, login, references)
+        meta = objects.Meta(name=pod["metadata"]["name"], uid=PLANNED_UID)
+        return [pod, boards.secret(job.id, 1, self._site, login, meta)]
 
     async def remove(self, board: Board, still: backends.Still) -> None:
         backends.check(still)

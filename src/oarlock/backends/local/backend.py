@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import math
 import os
 import sys
 import time
@@ -110,7 +111,13 @@ class LocalBackend:
         """Return False: the machine is looked at now and then."""
         return False
 
-    async def launch(self, tasks: Sequence[backends.TaskLaunch], *, still: backends.Still = backends.always) -> None:
+    async def launch(
+        self,
+        tasks: Sequence[backends.TaskLaunch],
+        *,
+        still: backends.Still = backends.always,
+        within_s: float = math.inf,
+    ) -> None:
         async with self._one_at_a_time:
             backends.check(still)
             try:

@@ -11,6 +11,7 @@ that: its own view may be from a time before another leader made the task.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
@@ -61,7 +62,9 @@ class Guardian:
         self._backend = backend
         self._leading = leading
         self._leftovers = leftovers
-        self._launching = launching.Launching(backend, settings, report=report, owner=owner, references=references)
+        self._launching = launching.Launching(
+            backend, settings, clock=clock, report=report, owner=owner, references=references
+        )
         leading.when_over(self._launching.cancel_all)
         self._clock = clock
         self._report = report
@@ -105,14 +108,14 @@ class Guardian:
                 guarded[job_id] = job
         wanted = [(job, wanting.wants(job, seen.get(job.id, ()), now)) for job in (*guarded.values(), *strangers)]
         self._looks = known | {
-            job.id: _Look(job, seen.get(job.id, []), now, wanting.next_wake(job, now), found)
+            job.id: _looked(job, seen.get(job.id, []), now, found)
             for job, found in wanted
             if job.id in guarded and job.id not in due and _only_launches(found)
         }
         wanted = [(look.job, look.found) for look in known.values()] + wanted
         await self._act([(job, found) for job, found in wanted if found and self._may_act(job.id, now)], epoch, now)
         self._forget(seen)
-        self._due = self._next_due(now)
+        self._due = self._next_due(seen, now)
 
     async def close(self) -> None:
         """Let the launches come to their end, and record them. Called once no tick is under way."""
@@ -262,7 +265,10 @@ class Guardian:
         failpoints.hit("guardian.after_kill")
 
     async def _launch(self, launches: list[tuple[jobs.Job, actions.Launch]], epoch: int, now: float) -> None:
-        """Begin as many launches as the backend can make at the same time: the others follow once some have ended."""
+        """Begin as many launches as the backend can make at the same time: the others follow once some have ended.
+        Gangs that are bound in part come first: their time runs.
+        """
+        launches = sorted(launches, key=lambda launch: launch[1].until or math.inf)
         known = {node.name: node for node in await self._store.read(lambda view: view.nodes())}
         for job, action in launches:
             if self._leading.epoch != epoch:
@@ -351,12 +357,12 @@ class Guardian:
         self._failures = {job_id: count for job_id, count in self._failures.items() if job_id in known}
         self._retry_at = {job_id: at for job_id, at in self._retry_at.items() if job_id in known}
 
-    def _next_due(self, now: float) -> float | None:
+    def _next_due(self, seen: Seen, now: float) -> float | None:
         live = [job for job in self._roster.jobs.values() if job.live is not None]
         times = [
             known.until
             if (known := self._looks.get(job.id)) is not None and known.job is job
-            else wanting.next_wake(job, now)
+            else wanting.next_wake(job, seen.get(job.id, ()), now)
             for job in live
         ]
         times += [at for at in self._retry_at.values() if at > now]
@@ -374,6 +380,10 @@ class _Look(NamedTuple):
     at: float
     until: float | None
     found: tuple[actions.Action, ...]
+
+
+def _looked(job: jobs.Job, seen: list[observations.Observed], now: float, found: tuple[actions.Action, ...]) -> _Look:
+    return _Look(job, seen, now, wanting.next_wake(job, seen, now), found)
 
 
 def _only_launches(found: tuple[actions.Action, ...]) -> bool:

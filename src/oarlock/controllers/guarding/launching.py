@@ -5,7 +5,8 @@
 
 A launch is bounded (`deadlines.LAUNCH_BOUND_S`) and belongs to an epoch. When that ends, or the attempt is to end, the
 launch is broken off: every request may be repeated, and the pods that were made are observed. Nothing else is done
-for a job before its launch has ended, so that nothing is made after the release.
+for a job before its launch has ended, so that nothing is made after the release. The launch of a gang that another
+server has bound in part has the rest of that server's time alone.
 
 A launch that ends makes room for the next one at once: in a burst of thousands, the guardian's ticks are too rare.
 """
@@ -16,6 +17,7 @@ import asyncio
 import collections
 import contextlib
 import functools
+import math
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from typing import Any, NamedTuple
 
@@ -74,6 +76,7 @@ class Launching:
         backend: backends.Backend,
         settings: assigning.Settings,
         *,
+        clock: Callable[[], float],
         report: bulkwrites.Report,
         owner: OwnerOf | None = None,
         references: ReferencesOf | None = None,
@@ -82,6 +85,7 @@ class Launching:
         self._references = references
         self._backend = backend
         self._settings = settings
+        self._clock = clock
         self._report = report
         self._underway: dict[str, tuple[asyncio.Task[None], int]] = {}  # by job, with the number of its tasks
         self._making = 0  # tasks
@@ -195,15 +199,17 @@ class Launching:
         """Make the tasks; return the event that says whether that went well. Raises StaleEpoch."""
         failpoints.hit("guardian.before_launch")
         waited: dict[waits.Wait, None] = {}
+        loop = asyncio.get_running_loop()
+        end = loop.time() + self._within_s(action)
         try:
             with waits.noting() as waited:
-                async with asyncio.timeout(deadlines.LAUNCH_BOUND_S):
+                async with asyncio.timeout_at(end):
                     backends.check(still)
                     _check_places(action, known)
                     owner = await self._owner(job) if self._owner is not None else None
                     secrets = await self._references(job) if self._references is not None else ()
                     launches = _launches(job, action, held, known, self._settings, owner, secrets)
-                    await self._backend.launch(launches, still=still)
+                    await self._backend.launch(launches, still=still, within_s=end - loop.time())
                     backends.check(still)  # the outcome belongs to the epoch too
         except errors.StaleEpoch:
             raise
@@ -219,6 +225,11 @@ class Launching:
         whole = job.live is not None and job.live.launched_at is None
         made = () if whole else tuple(task.key(job.id, action.attempt) for task in action.tasks)
         return events.Launched(attempt=action.attempt, tasks=made)
+
+    def _within_s(self, action: actions.Launch) -> float:
+        """Return the time that the launch has from now on."""
+        left_s = math.inf if action.until is None else action.until - self._clock()
+        return min(deadlines.LAUNCH_BOUND_S, left_s)
 
 
 def _check_places(action: actions.Launch, known: dict[str, nodes.Node]) -> None:

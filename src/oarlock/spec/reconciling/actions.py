@@ -15,10 +15,14 @@ class Action(msgspec.Struct, frozen=True, kw_only=True, tag_field="action"):
 
 
 class Launch(Action, frozen=True, kw_only=True, tag="launch"):
-    """Make and bind these tasks of the attempt: all of the gang at first, one where it is replaced in place."""
+    """Make and bind these tasks of the attempt: all of the gang at first, one where it is replaced in place.
+
+    `until` is the time at which a gang that is bound in part must be whole; None: none of it is bound yet.
+    """
 
     attempt: int
     tasks: tuple[attempts.Task, ...]
+    until: float | None = None
 
 
 class Kill(Action, frozen=True, kw_only=True, tag="kill"):

@@ -18,10 +18,13 @@ class State(StrEnum):
 class Observed(msgspec.Struct, frozen=True, kw_only=True):
     """One incarnation of one task.
 
-    A task that the backend has never heard of is not listed; `exit` is its exit record, if it left one.
+    A task that the backend has never heard of is not listed; `exit` is its exit record, if it left one. `bound_at` is
+    when it got its place, in Unix seconds by the platform's clock: 0 where it had one when it was made, None where it
+    has none yet.
     """
 
     key: attempts.TaskKey
     state: State
     exit: attempts.Exit | None = None
+    bound_at: float | None = 0.0
     detail: str = ""  # the obstacle: an image that cannot be pulled, a lost node, a pod that does not end

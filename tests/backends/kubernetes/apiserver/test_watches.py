@@ -7,6 +7,7 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Callable
 
+import pytest
 from tests.backends.kubernetes import conftest
 from tests.backends.kubernetes.apiserver.test_client import pod
 from tests.backends.kubernetes.testcluster import apiserver, faults
@@ -20,7 +21,9 @@ PATIENCE_S = 240.0
 class Followed:
     """A running watch over the pods of a namespace: their names by UID."""
 
-    def __init__(self, api: client.Client, namespace: str, **more: object) -> None:
+    def __init__(
+        self, api: client.Client, namespace: str, monotonic: Callable[[], float] = time.monotonic, **more: object
+    ) -> None:
         self.gone: list[str] = []
         self.path = f"/api/v1/namespaces/{namespace}/pods"
         self.watch: watches.Watch[objects.Pod, str] = watches.Watch(
@@ -28,7 +31,7 @@ class Followed:
             self.path,
             objects.Pod,
             lambda found: found.metadata.name,
-            monotonic=time.monotonic,
+            monotonic=monotonic,
             missing=lambda uid, name, last: self.gone.append(name),
             **more,
         )
@@ -107,6 +110,65 @@ async def test_after_410_it_lists_again_and_tells_what_is_missing(
         away.clear()
         await followed.until(lambda: followed.names == ["last", "seen"])
         assert followed.gone == ["doomed"]
+
+
+async def test_a_deletion_that_no_event_tells_of_is_found_by_a_later_list(
+    api: client.Client, api_server: apiserver.ApiServer, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The watch itself goes on, and hears of everything else."""
+    monkeypatch.setattr(watches, "RELIST_S", (0.2, 0.4))
+
+    def script(request: transports.Request, _: int) -> str:
+        return "deaf" if request.params.get("watch") else ""
+
+    deaf = client.Client(conftest.access(api_server), around=lambda inner: faults.Faulty(inner, script))
+    async with deaf, following(deaf, namespace) as followed:
+        doomed = await api.create(followed.path, pod("doomed"), objects.Pod)
+        await followed.until(lambda: followed.names == ["doomed"])
+        await api.delete(f"{followed.path}/doomed", uid=doomed.metadata.uid, grace_s=0)
+        await api.create(followed.path, pod("last"), objects.Pod)
+        await followed.until(lambda: followed.names == ["last"])
+        assert followed.gone == ["doomed"]
+
+
+async def test_a_later_list_that_fails_does_not_end_the_watch(
+    api: client.Client, api_server: apiserver.ApiServer, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watches, "RELIST_S", (0.2, 0.4))
+    lists: list[str] = []
+
+    def script(request: transports.Request, _: int) -> str:
+        if request.params.get("watch"):
+            return ""
+        lists.append("403" if lists else "")
+        return lists[-1]
+
+    broken = client.Client(conftest.access(api_server), around=lambda inner: faults.Faulty(inner, script))
+    async with broken, following(broken, namespace) as followed:
+        await followed.until(lambda: len(lists) > 2)
+        await api.create(followed.path, pod("new"), objects.Pod)
+        await followed.until(lambda: followed.names == ["new"])
+
+
+async def test_each_watch_lists_anew_at_a_time_of_its_own(api: client.Client, namespace: str) -> None:
+    stands = lambda: 7.0  # noqa: E731
+    async with following(api, namespace, monotonic=stands) as one, following(api, namespace, monotonic=stands) as other:
+        first, second = (followed.watch._relist_at - stands() for followed in (one, other))
+        least, most = watches.RELIST_S
+        assert least <= min(first, second) < max(first, second) <= most
+
+
+async def test_a_list_tells_only_of_items_that_are_new_or_changed(api: client.Client, namespace: str) -> None:
+    """Else each list would be a burst of work for thousands of items that are as they were."""
+    path = f"/api/v1/namespaces/{namespace}/pods"
+    await api.create(path, pod("same"), objects.Pod)
+    entered: list[str] = []
+    async with following(api, namespace, entered=entered.append) as followed:
+        await followed.watch.renew()
+        await api.create(path, pod("new"), objects.Pod)
+        await followed.until(lambda: len(entered) > 1)
+        await followed.watch.renew()
+        assert entered == ["same", "new"]
 
 
 async def test_a_version_that_is_too_old_is_an_error_in_the_stream(api: client.Client, namespace: str) -> None:

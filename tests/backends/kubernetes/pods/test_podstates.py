@@ -268,3 +268,22 @@ def test_a_deleted_pod_shows_what_was_last_seen() -> None:
     assert found.exit is not None
     assert found.exit.code == 3
     assert podstates.vanished(KEY, pod("Running", container({"running": {}}))).exit is None
+
+
+SCHEDULED = {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-01-01T00:00:10Z"}
+WAITS = {"type": "PodScheduled", "status": "False", "lastTransitionTime": "2026-01-01T00:00:10Z"}
+
+
+@pytest.mark.parametrize(
+    ("seen", "bound_at"),
+    [
+        (pod("Pending", node=""), None),
+        (pod("Pending", node="", conditions=[WAITS]), None),
+        (pod("Pending", conditions=[SCHEDULED]), 1767225610.0),
+        (pod("Pending"), 0.0),  # created bound, and no kubelet has spoken
+    ],
+    ids=["made", "refused", "bound", "created bound"],
+)
+def test_since_when_a_pod_has_its_place(seen: objects.Pod, bound_at: float | None) -> None:
+    assert podstates.observed(KEY, seen).bound_at == bound_at
+    assert podstates.vanished(KEY, seen).bound_at == bound_at

@@ -9,9 +9,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from oarlock.backends.kubernetes.apiserver import transports
 
 Script = Callable[[transports.Request, int], str]
-"""The fate of a request, from the request and its number: `` (nothing), `lose`, `forget`, `cut` or a status code.
+"""The fate of a request, from the request and its number: `` (nothing), a word or a status code.
 
 `lose`: it does not arrive. `forget`: it arrives, and its answer is lost. `cut`: a stream ends after its first line.
+`deaf`: a watch hears of no deletion.
 """
 
 
@@ -37,7 +38,7 @@ class Faulty:
             yield _Whole(int(fate))
             return
         async with self._inner.stream(request) as found:
-            yield _Cut(found) if fate == "cut" else found
+            yield _Cut(found) if fate == "cut" else _Deaf(found) if fate == "deaf" else found
 
     async def close(self) -> None:
         await self._inner.close()
@@ -74,6 +75,22 @@ class _Cut:
             yield chunk
             if b"\n" in chunk:
                 raise transports.Lost("cut")
+
+
+class _Deaf:
+    """The lines of a watch, but for those that tell of a deletion."""
+
+    def __init__(self, inner: transports.Stream) -> None:
+        self.status = inner.status
+        self._inner = inner
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        rest = b""
+        async for chunk in self._inner.chunks():
+            *lines, rest = (rest + chunk).split(b"\n")
+            for line in lines:
+                if not line.startswith(b'{"type":"DELETED"'):
+                    yield line + b"\n"
 
 
 class Meanwhile:

@@ -3,7 +3,7 @@
     list ──> items ──> watch from the list's version ──> ADDED, MODIFIED, DELETED, BOOKMARK ──> the watch ends ──┐
       ^                     ^                                                                                    │
       │                     └───────── from the version of the last event or bookmark ───────────────────────────┤
-      └───────────────────── 410 Gone: the version is too old ───────────────────────────────────────────────────┘
+      └───────────────────── 410 Gone: the version is too old, or the list is too old ───────────────────────────┘
 
 Each item is kept as `keep` returns it, by UID: a cluster has far more pods of others than pods of ours, and only a few
 numbers of those count. `entered` is called for each item that is new or changed, `missing` for each item that was there
@@ -14,6 +14,9 @@ before does not remove it again, and an event that was overtaken does not bring 
 
 A watch may hang, or be served by an API server that lags. `renew` lists anew, for a decision from the absence of an
 object.
+
+An event may get lost on its way, and after a restore of etcd no event tells what is not there any more. So each watch
+lists anew now and then, at a time of its own, and heals by that. An item that is as it was is not `entered` again.
 """
 
 from __future__ import annotations
@@ -32,6 +35,9 @@ from oarlock.spec import errors
 
 WATCH_S = (240, 480)
 """A watch is asked to end after so many seconds, at random between these, so that servers share the load."""
+RELIST_S = (600.0, 1200.0)
+"""A list is replaced by a new one after so many seconds, at random between these, so that no two watches do so at the
+same time for long."""
 PAUSE_FIRST_S = 0.1
 PAUSE_MOST_S = 5.0
 REMEMBERED = 10_000
@@ -79,6 +85,7 @@ class Watch(Generic[O, K]):
         self._missing = missing
         self._pause_most_s = pause_most_s
         self._version = ""
+        self._relist_at = 0.0  # monotonic
         self._put: dict[str, None] = {}  # UIDs of items that `put` added during a list
         self._listing = False
         self._deleted: dict[str, None] = {}
@@ -98,7 +105,7 @@ class Watch(Generic[O, K]):
         failures = 0
         while True:
             try:
-                while not self._version or self._renewals:
+                while not self._version or self._renewals or self._monotonic() >= self._relist_at:
                     await self._list()
                 await self._follow_until_asked()
                 failures = 0
@@ -119,7 +126,8 @@ class Watch(Generic[O, K]):
         await listed
 
     async def _list(self) -> None:
-        """Replace the items by a list that is not older than its request."""
+        """Replace the items by a list that is not older than its request. Where it fails, the watch goes on."""
+        self._relist_at = self._monotonic() + random.uniform(*RELIST_S)
         self._asked.clear()
         renewals = list(self._renewals)
         self._put.clear()
@@ -132,7 +140,8 @@ class Watch(Generic[O, K]):
                 for item in page.items or ():
                     kept = self._keep(item)
                     if kept is not None:
-                        found[item.metadata.uid] = kept
+                        known = self.items.get(item.metadata.uid)
+                        found[item.metadata.uid] = known if known is not None and known == kept else kept
         finally:
             self._listing = False
         gone = self.items.keys() - found.keys() - self._put.keys()
@@ -155,10 +164,11 @@ class Watch(Generic[O, K]):
                 listed.set_result(None)
 
     async def _follow_until_asked(self) -> None:
-        """Follow the cluster until the watch ends, or is broken off for a list."""
+        """Follow the cluster until the watch ends, or is broken off for a list that was asked for or is due."""
         following, asked = (asyncio.ensure_future(one) for one in (self._follow(), self._asked.wait()))
+        due_s = self._relist_at - self._monotonic()
         try:
-            await asyncio.wait((following, asked), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((following, asked), timeout=due_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for one in (following, asked):
                 one.cancel()

@@ -1,6 +1,6 @@
 """The state of a pod as an observation of its task, in plain words.
 
-    made, not bound        RUNNING
+    made, not bound        RUNNING   without a time since which it is bound
     bound, starting        RUNNING   `pulling image X`, `image X cannot be pulled: WHY`
     running                RUNNING
     being deleted          RUNNING   until the kubelet has confirmed it: the object is gone
@@ -59,13 +59,26 @@ def observed(key: attempts.TaskKey, pod: objects.Pod, *, trouble: str = "", pull
         key=key,
         state=state,
         exit=exit_of(pod) if ended else None,
+        bound_at=bound_at(pod),
         detail=_ended_detail(pod) if ended else _detail(pod, trouble, pull),
     )
 
 
 def vanished(key: attempts.TaskKey, last: objects.Pod) -> observations.Observed:
     """Return the state of a task whose pod is gone. `last` is the pod as it was last seen."""
-    return observations.Observed(key=key, state=State.GONE, exit=exit_of(last), detail=_ended_detail(last))
+    return observations.Observed(
+        key=key, state=State.GONE, exit=exit_of(last), bound_at=bound_at(last), detail=_ended_detail(last)
+    )
+
+
+def bound_at(pod: objects.Pod) -> float | None:
+    """Return when the pod was bound to its node (Unix seconds); 0 where it was made so, None where it is not bound."""
+    if not pod.spec.node_name:
+        return None
+    for condition in pod.status.conditions:
+        if condition.type == "PodScheduled" and condition.status == "True":
+            return _seconds(condition.last_transition_time)
+    return 0.0
 
 
 def preempted(seen: observations.Observed, why: str) -> observations.Observed:

@@ -92,7 +92,7 @@ def plan(client: clients.Client, file: str, backend: str | None, output: str | N
     Now: the nodes and the price. Later: the jobs that hold the resources, the smallest change that would start it now,
     and the expected start. Never: the reason. The exit code is 0 for now and later, 1 for never.
 
-    With --output yaml the server prints the Secrets and pods that it would create on Kubernetes.
+    With --output yaml the server prints the objects that it would create on Kubernetes.
     """
     from oarlock.client import scripts
     from oarlock.display.jobs import forecasts
