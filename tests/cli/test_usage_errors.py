@@ -112,6 +112,7 @@ WRONG = [
     (("pool", "ste", "a"), "Did you mean `oarlock pool set`?"),
     (("secrets", "ls"), "`oarlock secrets --help`"),
     (("users", "token", "a/b"), "not a valid name of a user"),
+    (("users", "remove", "a/b"), "not a valid name of a user"),
     (("--server", "x"), "oarlock --help"),
     (("ps", "--server", "ftp://x"), "URL"),
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urljoin
@@ -347,14 +348,27 @@ async def test_the_stream_of_news_ends_with_the_server(rig: browsers.WebRig) -> 
         assert len([line async for line in lines if line]) < 10, "it asks again and again"
 
 
-async def test_the_stream_of_news_ends_with_its_session(rig: browsers.WebRig) -> None:
+async def revoked(rig: browsers.WebRig) -> None:
+    await rig.store.write(lambda tx: tx.remove_token(authentication.digest(rig.tokens["ann"])))
+    rig.services.authenticator.forget()
+
+
+async def removed(rig: browsers.WebRig) -> None:
+    async with rig.as_user("root") as http:
+        await http.put("/api/v1/jobs/new/intent", json={"intent": "cancel"})
+        assert (await http.delete("/api/v1/users/ann")).status_code == 204
+
+
+@pytest.mark.parametrize("end", [revoked, removed])
+async def test_the_stream_of_news_ends_with_its_session(
+    rig: browsers.WebRig, end: Callable[[browsers.WebRig], Awaitable[None]]
+) -> None:
     async with rig.browser("ann") as browser, browser.stream("GET", "/live", headers=browsers.OURS) as answer:
         lines = answer.aiter_lines()
         assert await anext(lines) == "event: open"
         await rig.submit("ann", name="new")
         assert "event: changed" in [await anext(lines) for _ in range(3)]
-        await rig.store.write(lambda tx: tx.remove_token(authentication.digest(rig.tokens["ann"])))
-        rig.services.authenticator.forget()
+        await end(rig)
         assert "event: ended" in [line async for line in lines]
 
 

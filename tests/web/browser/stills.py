@@ -66,6 +66,8 @@ MORE = {
 }
 ANSWERS: dict[str, tuple[str, dict[str, str], str]] = {
     "revoke": ("/users?user=ann", {}, "button[value=revoke]"),
+    "user-removal": ("/users?user=vera", {}, "button[value=remove]"),
+    "user-with-jobs": ("/users?user=ann", {}, "button[value=remove]"),
     "sure-halt": ("/jobs/runs", {}, "button:text-is('Halt')"),
     "sure-resume": ("/jobs/rests", {}, "button:text-is('Resume')"),
     "sure-cancel": ("/jobs/runs", {}, "button:text-is('Cancel')"),
