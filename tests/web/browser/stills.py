@@ -80,6 +80,9 @@ ANSWERS: dict[str, tuple[str, dict[str, str], str]] = {
 }
 """The pages that answer a form of the server with jobs: where it is, what is typed, and what is pressed."""
 
+REFUSED = {"refused-user": "/users", "refused-pool": "/pools/edit"}
+"""The answers of a status that browsers note on the console, and the addresses that give them."""
+
 IN_PLACE = {"refused-file": "#verdict:has-text('whole number')"}
 """The answers that a script shows in the page, with what tells that they are there."""
 

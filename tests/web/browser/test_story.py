@@ -182,7 +182,7 @@ class Story:
         for one in pages:
             one.on("requestfailed", lambda asked: failed.update([asked.frame.page] * ("CONNECTION" in asked.failure)))
             await one.evaluate("waits.length = 0")
-        self.browser.lost = True
+        self.browser.expect(conftest.LOST)
         os.kill(self.shell.server_pid(), signal.SIGKILL)
         for one in pages:
             await one.wait_for_selector("#connection:has-text('reconnecting')")
