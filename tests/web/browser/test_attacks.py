@@ -9,12 +9,16 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import msgspec
 import pytest
 import pytest_asyncio
+from tests.api.jobs import test_outlook
 from tests.web.browser import conftest, stills, test_stills
+from tests.web.cluster import test_simulate
 from tests.web.rendering import test_text
 
 from oarlock.api import application as api
+from oarlock.spec import refusals
 from oarlock.web import application
 
 pytestmark = pytest.mark.browser
@@ -41,6 +45,7 @@ ATTACK = """async ([site, paths, fields]) => {
   }
   return found;
 }"""
+IMAGE = "<img src=x onerror=alert(1)>"
 MADE = """() => [...document.querySelectorAll("script:not([src]), img, iframe, [onerror], [onload], [onfocus]")]
   .map((one) => one.outerHTML.slice(0, 200))"""
 
@@ -144,4 +149,38 @@ async def test_hostile_text_that_scripts_draw_stays_text(chromium: conftest.Chro
     page = await watched.page("/jobs")
     await page.wait_for_selector(f"tbody a[href='/jobs/{job.id}']")
     assert await page.evaluate(MADE) == []
+    await watched.context.close()
+
+
+async def test_hostile_text_on_pages_of_several_jobs_stays_text(
+    chromium: conftest.Chromium, attacked: stills.Still
+) -> None:
+    rig: Any = attacked.rig
+    text = " ~ ".join(dict.fromkeys([IMAGE, *(one[:200] for one in test_text.HOSTILE if one.isprintable())]))[:4000]
+    running = await test_outlook.fill(rig, "runs", 1)
+    waits = await rig.submit("ann", name="waits", roles={"worker": {"gpus": 2}})
+    failed = await test_text.planted(rig, text)
+    holder = refusals.Holder(job="", name=text, owner=text, pool=text, amount={"gpus": 1.0})
+    refusal = refusals.Refusal(code=refusals.Code.NO_CAPACITY, message=text, holders=(holder,))
+    jobs = rig.store._state._jobs
+    jobs[running.id] = msgspec.structs.replace(jobs[running.id], name=text, pool=text)
+    jobs[waits.id] = msgspec.structs.replace(jobs[waits.id], name=text, pool=text, refusal=refusal)
+    jobs[failed.id] = test_text.stored_with(failed, text)
+    simulation = await test_simulate.ended(rig)
+    curves = {"devices": 1, "over": 1.0, "completion": ((1.0, 1.0),), "held": ((0.0, 1.0),), "useful": (), "bars": ()}
+    outcome = {"titles": (text, text), "lines": ((text, text),), "reports": ()}
+    outcome["curves"] = ({**curves, "run": text, "rows": (text,)},)
+    await test_simulate.left(rig, simulation, msgspec.json.encode(outcome))
+    watched = await test_stills.opened(chromium, attacked)
+    ran: list[str] = []
+    compared = f"/compare?job={failed.id}&job={running.id}&name={test_text.WRAPPED[0]}"
+    for path in ("/", "/cluster", "/cluster?colour=pool&node=here", "/pools", compared, f"/simulate/{simulation.id}"):
+        page = await watched.context.new_page()
+        page.on("dialog", lambda dialog: ran.append(dialog.message))
+        await page.goto(watched.url + path)
+        await test_stills.complete(page)
+        assert IMAGE in (await page.locator("main").text_content() or ""), f"{path} shows the text"
+        assert await page.evaluate(MADE) == [], path
+        assert ran == []
+        await page.close()
     await watched.context.close()

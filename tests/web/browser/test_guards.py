@@ -127,6 +127,36 @@ async def test_rows_that_came_later_push_none_away(chromium: conftest.Chromium, 
         await watched.context.close()
 
 
+PLACES = "[scrollY, ...[...document.querySelectorAll('main tbody tr')].map((one) => one.getBoundingClientRect().top)]"
+
+
+async def test_updates_above_and_below_do_not_move_the_scroll_of_a_long_list(
+    chromium: conftest.Chromium, tmp_path: Path
+) -> None:
+    """Also in a browser that does not keep the place by itself."""
+    async with stills.serving(tmp_path) as still:
+        rig, listed = still.rig, []
+        for number in range(90):
+            listed.append(await rig.submit("root", name=f"waits-{number}"))
+            rig.clock.now += 1
+        watched = await test_stills.opened(chromium, still, moving=True)
+        page = await watched.page("/jobs")
+        await page.evaluate("document.documentElement.style.overflowAnchor = 'none'")
+        await page.evaluate("scrollTo(0, 1200)")
+        await page.wait_for_timeout(200)
+        before = await page.evaluate(PLACES)
+        assert before[0] == 1200
+        assert before[1] < 0 < 800 < before[-1], "there are rows above and below what is in view"
+        for job in (listed[-1], listed[0], listed[45]):  # above, below, and in view
+            await rig.launch(job)
+            await page.wait_for_selector(f"tr:has-text('{job.name}'):has-text('DEPLOYING')", state="attached")
+            assert await page.evaluate(PLACES) == before
+        await rig.submit("root", name="later")
+        await page.wait_for_selector("a:text-is('1 new job')", state="attached")
+        assert await page.evaluate(PLACES) == before, "the announcement above the rows moves nothing"
+        await watched.context.close()
+
+
 async def scrolled(page: Page, place: str) -> None:
     await page.evaluate(f"scrollTo(0, {place})")
     await page.wait_for_timeout(200)
