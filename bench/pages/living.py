@@ -50,33 +50,41 @@ DRIVEN = """async (wanted) => {
 
 
 def idle() -> list[table.Row]:
-    """Count the traffic of open pages in a minute without events, and of those that show a running job.
+    """Measure the traffic of open pages in a minute without events, and of those that show a running job.
 
     No event tells a running job's progress: the server looks at its pages, which ask when it has changed.
     """
     rows = []
     with stage.server(200) as server, stage.browser() as browser:
         for path, seen in (("/jobs", "tbody tr"), ("/", "h1"), ("/cluster", "h1")):
-            rows.append(_idle(server, browser, path, seen, f"requests of the open page {path} in an idle minute", 0))
+            rows += _idle(server, browser, path, seen, f"the open page {path} in an idle minute", (0, 1))
         server.run("run", "--detach", "--name", "runs", "--", "sleep", "3000", cwd=server.work)
         for path in ("/jobs", "/", "/jobs/runs"):
             seen = ".phase:has-text('PROCESSING')"
-            rows.append(
-                _idle(server, browser, path, seen, f"the same of {path} while a job runs, for its progress", None)
-            )
+            what = f"the open page {path} in a minute while a job runs, for its progress"
+            rows += _idle(server, browser, path, seen, what, (None, None))
     return rows
 
 
 def _idle(
-    server: servers.Server, browser: stage.Browser, path: str, seen: str, what: str, reach: float | None
-) -> table.Row:
+    server: servers.Server,
+    browser: stage.Browser,
+    path: str,
+    seen: str,
+    what: str,
+    reach: tuple[float | None, float | None],
+) -> list[table.Row]:
+    """Return the requests of the page and the kB that it has received, each against its goal."""
     with browser.context(server) as context:
         visit = stage.Visit(context.new_page())
         visit.open(server.url + path, seen)
         visit.page.wait_for_timeout(8000)  # a page with a running job asks once after 5 s
         visit.forget()
         visit.page.wait_for_timeout(IDLE_S * 1000)
-        return stage.row(what, visit.requests, "", reach, f"{visit.received_bytes / 1000:.2g} kB received")
+        return [
+            stage.row(f"requests of {what}", visit.requests, "", reach[0]),
+            stage.row(f"received by {what}", visit.received_bytes / 1000, "kB", reach[1]),
+        ]
 
 
 def heap() -> list[table.Row]:

@@ -13,6 +13,7 @@ from tests.api import rig as rigs
 from tests.api.agents import test_agents
 
 from oarlock.api.jobs import events as event_routes
+from oarlock.api.security import authentication
 from oarlock.spec import attempts, errors, events, jobs
 
 
@@ -102,6 +103,19 @@ async def test_logs_of_an_ended_job_are_followed_to_their_end_at_once(rig: rigs.
     lines = [line async for line in following.lines()]
     assert [line["text"] for line in lines[:-1]] == [f"line {number}" for number in range(5000)]
     assert lines[-1] == {"end": {"phase": "COMPLETED", "exit_code": 0}}
+
+
+async def test_followed_logs_end_with_the_token_of_their_reader(rig: rigs.Rig) -> None:
+    job = await test_agents.gang(rig, 1)
+    following = stream(rig, f"/api/v1/jobs/{job.id}/logs", "follow=true", who="root")
+    await append(rig, job, 0, b"first\n")
+    got = following.lines()
+    assert (await anext(got))["text"] == "first"
+    await rig.store.write(lambda tx: tx.remove_token(authentication.digest(rig.tokens["root"])))
+    rig.services.authenticator.forget()
+    await append(rig, job, 6, b"second\n")
+    rest = [line async for line in got]
+    assert [one["error"]["code"] for one in rest] == ["unauthenticated"]
 
 
 async def test_a_reader_that_leaves_a_log_is_noticed(rig: rigs.Rig) -> None:

@@ -25,7 +25,7 @@ def test_verbs_and_options() -> None:
     assert offered("p") == ["plan", "ps", "pools", "pool"]
     assert "--workers" in offered("run", "--w")
     assert offered("run", "--framework", "t") == ["torch", "tensorflow"]
-    assert offered("users", "") == ["add", "list", "revoke", "token", "tokens"]
+    assert offered("users", "") == ["add", "list", "remove", "revoke", "token", "tokens"]
 
 
 def test_names_of_jobs(server: live.LiveServer) -> None:

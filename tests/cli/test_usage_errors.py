@@ -91,6 +91,10 @@ WRONG = [
     (("logs", "x", "--since", "yesterday"), "10m"),
     (("logs", "x", "--regex"), "--search"),
     (("logs", "x", "-f", "--search", "a"), "--follow"),
+    (("logs", "x", "--at", "end", "-f"), "--follow"),
+    (("logs", "x", "--at", "end", "--search", "a"), "--search"),
+    (("logs", "x", "--before", "3"), "--at"),
+    (("logs", "x", "--at", "end", "--after", "5001"), "--after"),
     (("exec", "x"), "COMMAND"),
     (("metrics", "x", "--points", "0"), "--points"),
     (("show", "a/b"), "not a valid name of a job"),
@@ -112,6 +116,7 @@ WRONG = [
     (("pool", "ste", "a"), "Did you mean `oarlock pool set`?"),
     (("secrets", "ls"), "`oarlock secrets --help`"),
     (("users", "token", "a/b"), "not a valid name of a user"),
+    (("users", "remove", "a/b"), "not a valid name of a user"),
     (("--server", "x"), "oarlock --help"),
     (("ps", "--server", "ftp://x"), "URL"),
 ]

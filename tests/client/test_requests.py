@@ -35,6 +35,7 @@ def test_a_job_s_name_can_never_become_another_path() -> None:
         with pytest.raises(errors.InvalidInput):
             requests.add_token(name)
     assert requests.add_token("CORP\\josé x").path == "/api/v1/users/CORP%5Cjos%C3%A9%20x/tokens"
+    assert requests.remove_user("a.b@c").path == "/api/v1/users/a.b@c"
     assert requests.remove_token("a.b@c", "f0/..").path == "/api/v1/users/a.b@c/tokens/f0%2F.."
 
 

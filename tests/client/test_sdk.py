@@ -112,6 +112,8 @@ def test_intents_and_the_cluster(server: live.LiveServer, new_client: driven.New
             pages.end_session()
         client.remove_token("dora", made.sha256)
         assert {user.name for user in client.users()} >= {"root", "dora"}
+        client.remove_user("dora")
+        assert "dora" not in {user.name for user in client.users()}
         assert client.metrics(job.id).series[0].values == []
         client.shutdown()
         assert server.rig.shutdowns == 1

@@ -54,6 +54,7 @@ def steps(draw: st.DrawFn) -> Step:
             st.builds(lambda job, index: lambda t: t.release(job, 1, [f"worker-{index}"]), IDS, st.integers(0, 1)),
             st.builds(put_named, st.sampled_from(["node", "pool", "user"]), NODES, VERSIONS),
             st.builds(lambda name: lambda t: t.remove_node(name), NODES),
+            st.builds(lambda name: lambda t: t.remove_user(name), NODES | NAMES),
             st.builds(lambda name: lambda t: t.tell("nodes", [name], at=2.0), NODES),
             st.builds(lambda job, step: lambda t: t.add_checkpoint(nouns.checkpoint(job, step=step)), IDS, EPOCHS),
             st.builds(

@@ -77,6 +77,7 @@ RULES: dict[str, Change] = {
     "the removal of a job that is not released": lambda t: t.remove_jobs(["j-over"], at=2.0),
     "the removal of a node in use": lambda t: t.remove_node("n1"),
     "the removal of a pool in use": lambda t: t.remove_pool("research"),
+    "the removal of a user with jobs": lambda t: t.remove_user("ann"),
     "a node from an old version": lambda t: t.put_node(nouns.node()),
     "a pool from an old version": lambda t: t.put_pool(pools.Pool(name="research", version=2)),
     "a user from a later version": lambda t: t.put_user(users.User(name="bob", version=1)),

@@ -61,6 +61,36 @@ async def test_an_administrator_is_told_that_the_own_session_may_end(rig: browse
     assert "It is yours" in (await send(rig, action="revoke", user="root", sha256=mine.sha256)).text
 
 
+async def test_a_user_is_removed_once_the_page_has_told_what_is_lost(rig: browsers.WebRig) -> None:
+    ended = await rig.end((await rig.launch(await rig.submit("ann", name="ended"))).id)
+    waits = await rig.submit("ann", name="waits")
+    assert "oarlock users remove ann" in await show(rig, "/users?user=ann")
+    assert 'value="remove"' not in await show(rig, "/users?user=root"), "it is not offered for oneself"
+    mine = await send(rig, action="remove", user="root")
+    assert ("You cannot remove yourself" in mine.text, 'value="remove"' in mine.text) == (True, False)
+    asked = await send(rig, action="remove", user="ann")
+    assert (asked.status_code, 'value="remove"' in asked.text) == (200, False)
+    assert "A user is removed once its jobs have ended" in browsers.text(asked.text)
+    refused = await send(rig, action="remove", user="ann", sure="yes")
+    assert refused.status_code == 409
+    assert "ann has jobs that have not ended: waits." in browsers.text(refused.text)
+    assert f"oarlock cancel {waits.id}" in browsers.text(refused.text)
+    async with rig.as_user("ann") as http:
+        await http.put(f"/api/v1/jobs/{waits.id}/intent", json={"intent": "cancel"})
+    told = browsers.text((await send(rig, action="remove", user="ann")).text)
+    assert "Tokens1Jobs that have not ended0Jobs that have ended2" in told
+    assert "tokens are revoked, its sessions end within a second, and its secrets are deleted" in told
+    assert "oarlock users remove ann" in told
+    assert await rig.store.read(lambda view: view.user("ann")), "nothing is lost before the answer"
+    async with rig.browser("ann") as browser:
+        assert (await browser.get("/jobs")).status_code == 200
+        gone = await send(rig, action="remove", user="ann", sure="yes")
+        assert (gone.status_code, gone.headers["location"]) == (303, "/users")
+        assert (await browser.get("/jobs")).status_code == 303, "the session has ended"
+    assert "Tokens of ann" not in browsers.text(await show(rig, "/users"))
+    assert "ann" in browsers.text(await show(rig, f"/jobs/{ended.id}")), "its jobs keep the name"
+
+
 async def test_a_page_that_is_loaded_again_makes_no_other_token(rig: browsers.WebRig) -> None:
     async with rig.browser("root") as browser:
         page = (await browser.get("/users?user=ann")).text
@@ -86,7 +116,8 @@ async def test_a_refused_form_comes_back_as_it_was_typed(rig: browsers.WebRig) -
     assert "There is no such right" in king.text
     taken = await send(rig, action="add", user="ann", right="viewer")
     assert "<option selected>viewer" in taken.text
-    for form in ({"action": "token", "user": "gone"}, {"action": "revoke", "user": "ann", "sha256": ""}):
+    gone = ({"action": "token", "user": "gone"}, {"action": "remove", "user": "gone", "sure": "yes"})
+    for form in (*gone, {"action": "revoke", "user": "ann", "sha256": ""}):
         answer = await send(rig, **form)
         assert (answer.status_code, "<h1>Users</h1>" in answer.text) == (404, True)
         assert "no such route" not in answer.text
@@ -101,6 +132,8 @@ async def test_a_refused_form_comes_back_as_it_was_typed(rig: browsers.WebRig) -
         ({"action": "token", "user": "nobody-here"}, 404),
         ({"action": "revoke", "user": "ann", "sha256": "../x"}, 404),
         ({"action": "burn"}, 422),
+        ({"action": "remove", "user": "root", "sure": "yes"}, 409),
+        ({"action": "remove", "user": "a/b", "sure": "yes"}, 422),
     ],
 )
 async def test_a_refused_form_changes_nothing(rig: browsers.WebRig, form: dict[str, str], status: int) -> None:

@@ -359,6 +359,10 @@ def add_user(name: str, right: users.Right) -> Request[users.User]:
     )
 
 
+def remove_user(name: str) -> Request[answers.Nothing]:
+    return Request(method="DELETE", path=_user(name, ""), answer=answers.Nothing)
+
+
 def add_token(user: str, note: str = "") -> Request[bodies.ShownToken]:
     """Make a token. It is not repeatable: a second request would make a second token."""
     path = _user(user, "/tokens")

@@ -453,6 +453,13 @@ class MemoryTransaction:
     def put_user(self, user: User) -> User:
         return _swap("user", self._users, user)
 
+    def remove_user(self, name: str) -> None:
+        for job in self.jobs(stores.JobFilter(owner=name, phases=NOT_OVER, limit=1)):
+            raise rules.owns_jobs(name, job.id)
+        for token in self.tokens(name):
+            self.remove_token(token.sha256)
+        self._users.drop(name)
+
     def put_token(self, token: Token) -> None:
         if token.user not in self._users:
             raise rules.unknown_user(token.user)

@@ -143,6 +143,12 @@ def has_jobs(pool: str, job: str) -> errors.Conflict:
     )
 
 
+def owns_jobs(user: str, job: str) -> errors.Conflict:
+    return errors.Conflict(
+        f"job {job} of {user} is not over", hint="Wait for its end, or cancel it.", detail={"user": user, "job": job}
+    )
+
+
 def name_taken(job: jobs.Job, holder: str) -> errors.NameTaken:
     return errors.NameTaken(
         f"{job.owner} has an active job of the name {job.name!r} already: {holder}",

@@ -317,6 +317,12 @@ class Transaction(View, Protocol):
 
     def put_user(self, user: User) -> User: ...
 
+    def remove_user(self, name: str) -> None:
+        """Remove a user, if it is there, with all its tokens and sessions. Raise Conflict while the user has a job that
+        is not over; jobs that are over keep the name of their owner.
+        """
+        ...
+
     def put_token(self, token: Token) -> None:
         """Write a token; the sessions of an earlier one end. Raises NotFound when there is no such user."""
         ...

@@ -22,7 +22,7 @@ HUB = {"secret": "hub", "key": "token"}
 def files(rig: rigs.Rig, tmp_path: Path) -> secretfiles.SecretFiles:
     """The secrets as the server has them, in place of the rig's."""
     files = secretfiles.SecretFiles(tmp_path / "secrets")
-    for name in ("read", "listed", "put", "remove"):
+    for name in ("read", "listed", "put", "remove", "forget"):
         setattr(rig.secrets, name, getattr(files, name))
     return files
 

@@ -494,3 +494,23 @@ async def test_a_pool_that_is_removed_as_its_object_is_made_does_not_come_back()
 
         await until(settled, "the pool comes back, or its object goes")
         assert "another" not in await server.limits()
+
+
+async def test_a_database_is_the_same_one_after_the_removal_of_its_first_user() -> None:
+    """Else the next leader would take each object for a new one, and make removed pools again."""
+    cluster = Cluster()
+    server = Server(cluster, "here")
+    async with server.serving():
+        cluster.put("research", {"limit": {"gpus": 16}})
+        await until(is_settled(cluster, "research"), "it is a pool")
+    (first,) = await server.store.read(lambda view: view.users())
+    assert cluster.found["research"].told().database == repr(first.created_at), "as earlier versions have written it"
+    boss = users.User(name="boss", right=users.Right.ADMIN, created_at=time.time())
+    await server.store.write(lambda tx: (tx.put_user(boss), tx.remove_user("root"), tx.remove_pool("research")))
+
+    async def gone() -> bool:
+        return "research" not in cluster.found
+
+    async with server.serving():
+        await until(gone, "the object goes with its pool")
+    assert await server.limits() == {}

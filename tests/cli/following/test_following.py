@@ -311,6 +311,12 @@ def test_logs_of_a_job_that_has_ended(server: live.LiveServer) -> None:
     absent = typed.run("logs", job.name, "--search", "absent")
     assert (absent.returncode, absent.stdout) == (1, "")
     assert '"offset":0' in typed.run("logs", job.name, "--search", "c", "--json").stdout
+    around = ("logs", job.name, "--at", "worker-0:1:1:stdout.0:2")
+    assert typed.run(*around, "--before", "1", "--after", "1").stdout == "worker-0 | a\nworker-0 | b\n"
+    assert typed.run(*around, "--before", "0", "--index", "0").stdout == "b\n"
+    assert '"offset":2' in typed.run(*around, "--before", "0", "--json").stdout.splitlines()[0]
+    assert len(typed.run("logs", job.name, "--at", "end").stdout.splitlines()) == 3
+    assert typed.run("logs", job.name, "--at", "worker-7:1:1:stdout.0:0").returncode == 1
     followed = typed.run("logs", job.name, "-f")
     assert (followed.returncode, len(followed.stdout.splitlines())) == (0, 3)
     as_json = typed.run("logs", job.name, "-f", "--json").stdout.splitlines()

@@ -532,6 +532,10 @@ def test_users_and_their_tokens(type_: Typed, server: live.LiveServer) -> None:
     type_("users", "revoke", "dora", made["sha256"])
     type_("ps", "--token", made["token"], code=1)
     type_("users", "list", "--token", token, code=1)
+    type_("users", "remove", "dora")
+    assert "dora" not in type_("users", "list")
+    type_("ps", "--token", token, code=1)
+    type_("users", "remove", "dora", code=1)
 
 
 def test_the_jobs_of_a_time(type_: Typed, server: live.LiveServer, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from tests.store.contract import writing
 
-from oarlock.spec import errors
+from oarlock.spec import errors, phases
 from oarlock.spec.access import users
 from oarlock.store import stores
 
@@ -52,3 +53,33 @@ class Access:
             await store.write(end)
             assert await store.read(lambda v: v.sessions("ann")) == []
             await store.write(lambda t: (t.put_token(token), t.put_session(session)))
+
+    async def test_a_user_is_removed_with_tokens_and_sessions_once_the_jobs_are_over(self, store: stores.Store) -> None:
+        for name in ("ann", "bob"):
+            token = users.Token(sha256=f"of-{name}", user=name, created_at=1.0)
+            session = users.Session(sha256=f"s-{name}", user=name, token=f"of-{name}", created_at=1.0, used_at=1.0)
+            await store.write(
+                lambda t, name=name, token=token, session=session: (
+                    t.put_user(users.User(name=name, right=users.Right.ADMIN)),
+                    t.put_token(token),
+                    t.put_token(msgspec.structs.replace(token, sha256=f"more-{name}")),
+                    t.put_session(session),
+                )
+            )
+        await writing.add(store, "j-1")
+        await writing.add(store, "j-2", phase=phases.Phase.HALTED)
+        for ended in ("j-2", "j-1"):
+            with pytest.raises(errors.Conflict, match="of ann is not over"):
+                await store.write(lambda t: t.remove_user("ann"))
+            assert len(await store.read(lambda v: v.tokens("ann"))) == 2, "nothing is lost by a refusal"
+            await writing.finish(store, ended)
+        before = await store.read(lambda v: (v.tokens("bob"), v.sessions("bob"), v.last_seq()))
+        await store.write(lambda t: (t.remove_user("ann"), t.remove_user("ann"), t.remove_user("\ud800")))
+        found = await store.read(lambda v: (v.user("ann"), v.tokens("ann"), v.sessions("ann"), v.session("s-ann")))
+        assert found == (None, [], [], None)
+        assert [one.name for one in await store.read(lambda v: v.users())] == ["bob"]
+        assert await store.read(lambda v: (v.tokens("bob"), v.sessions("bob"), v.last_seq())) == before
+        assert await store.read(lambda v: v.job("j-1").owner) == "ann", "a job that is over keeps its owner's name"
+        again = await store.write(lambda t: t.put_user(users.User(name="ann")))
+        assert (again.version, again.right) == (1, users.Right.USER)
+        assert await store.read(lambda v: (v.tokens("ann"), v.sessions("ann"))) == ([], [])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urljoin
@@ -14,6 +15,7 @@ from oarlock.api.security import authentication
 from oarlock.data import storage
 from oarlock.spec import errors, jobs
 from oarlock.spec.access import privacy, users
+from oarlock.store import stores
 from oarlock.web import application, routing
 from oarlock.web.access import cookies, origins, visits
 
@@ -89,11 +91,19 @@ async def private(request: pytest.FixtureRequest, rig: browsers.WebRig) -> bool:
     return bool(request.param)
 
 
+def stored(view: stores.View) -> list[object]:
+    """Return all that pages can change in the store. The clock stands still, so that no session is used later."""
+    named = [one.name for one in view.users()]
+    known = [(view.tokens(name), view.sessions(name)) for name in named]
+    return [view.last_seq(), view.jobs(stores.JobFilter(limit=1000)), view.users(), view.pools(), view.nodes(), known]
+
+
 async def crawled(rig: browsers.WebRig, who: str, *begin: str) -> dict[str, str]:
-    """Every page that links of pages lead to."""
+    """Return every page that links of pages lead to, after a look that no GET has changed anything."""
     found: dict[str, str] = {}
     left = ["/", *begin]
     async with rig.browser(who) as browser:
+        before = await rig.store.read(stored), dict(rig.secrets.values), rig.shutdowns
         while left:
             path = left.pop()
             if path in found or not path.startswith("/") or path.startswith(("/static/", "/logout")):
@@ -104,6 +114,9 @@ async def crawled(rig: browsers.WebRig, who: str, *begin: str) -> dict[str, str]
             if answer.text.startswith("<!doctype html>"):
                 assert "details " not in browsers.elements(answer.text), "without an id an update closes it"
                 left += [urljoin(path, link) for link in browsers.links(answer.text)]
+        assert (await rig.store.read(stored), dict(rig.secrets.values), rig.shutdowns) == before, (
+            "a GET changes nothing"
+        )
     return found
 
 
@@ -146,6 +159,25 @@ async def test_a_crawl_finds_nothing_of_another_users_job(rig: browsers.WebRig, 
     whole = "".join((await crawled(rig, "ann", *addresses(job))).values())
     words = ("command", "env", "data", "results", "detail", "hang", "stack", "log", "file", "metric", "secret")
     assert [word for word in words if f"{test_privacy.MARK}-{word}" not in whole] == [], "a marker that no page shows"
+
+
+@pytest.mark.parametrize("who", ["root", "ann", "vera"])
+async def test_no_get_of_any_user_changes_anything(rig: browsers.WebRig, who: str) -> None:
+    """The crawl compares the store. It comes to the pages of actions, too, also to those that ask first."""
+    rig.secrets.values[f"{test_privacy.MARK}-secret"] = "hush"
+    job = await test_privacy.planted(rig, Path(rig.services.about.home))
+    measured(rig)
+    asked = [
+        f"/users?user=ann&action=remove&sure=yes&note=x&sha256={'0' * 64}",
+        "/pools/edit?pool=new&limit=gpus%3D1&action=apply",
+        "/pools/remove?pool=default&sure=yes",
+        f"/jobs?action=cancel&job={job.id}&sure=yes",
+        f"/submit?from={job.id}&text=command%3A+x&action=submit",
+        "/simulate?workload=small-first",
+        f"/sessions?sha256={'0' * 64}",
+    ]
+    found = await crawled(rig, who, *addresses(job), *asked)
+    assert len(found) > len(asked)
 
 
 FOREIGN = [
@@ -347,14 +379,27 @@ async def test_the_stream_of_news_ends_with_the_server(rig: browsers.WebRig) -> 
         assert len([line async for line in lines if line]) < 10, "it asks again and again"
 
 
-async def test_the_stream_of_news_ends_with_its_session(rig: browsers.WebRig) -> None:
+async def revoked(rig: browsers.WebRig) -> None:
+    await rig.store.write(lambda tx: tx.remove_token(authentication.digest(rig.tokens["ann"])))
+    rig.services.authenticator.forget()
+
+
+async def removed(rig: browsers.WebRig) -> None:
+    async with rig.as_user("root") as http:
+        await http.put("/api/v1/jobs/new/intent", json={"intent": "cancel"})
+        assert (await http.delete("/api/v1/users/ann")).status_code == 204
+
+
+@pytest.mark.parametrize("end", [revoked, removed])
+async def test_the_stream_of_news_ends_with_its_session(
+    rig: browsers.WebRig, end: Callable[[browsers.WebRig], Awaitable[None]]
+) -> None:
     async with rig.browser("ann") as browser, browser.stream("GET", "/live", headers=browsers.OURS) as answer:
         lines = answer.aiter_lines()
         assert await anext(lines) == "event: open"
         await rig.submit("ann", name="new")
         assert "event: changed" in [await anext(lines) for _ in range(3)]
-        await rig.store.write(lambda tx: tx.remove_token(authentication.digest(rig.tokens["ann"])))
-        rig.services.authenticator.forget()
+        await end(rig)
         assert "event: ended" in [line async for line in lines]
 
 

@@ -1,8 +1,8 @@
 """A real browser before a real server: the system's Chromium, or the program that OARLOCK_BROWSER names.
 
-One browser serves all tests. Each test has a context of its own: cookies, cache and storage. So all tests share a loop.
-Every page that a test opens is watched: an error on the console, a broken content policy, or a request to another host
-fails the test.
+One browser serves all tests. Each test has contexts of its own: cookies, cache and storage. So all tests share a loop.
+Every page of every context is watched: an error on the console, a broken content policy, or a request to another host
+fails the test. One that a test brings about by purpose is expected by its text and address.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import re
 import shutil
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -30,6 +30,8 @@ FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--
 FLAGS += ("--disable-sync", "--no-first-run", "--font-render-hinting=none")
 FLAGS += ("--host-resolver-rules=MAP evil.example 127.0.0.1",)  # a foreign name for this machine
 PATIENCE_MS = 120_000
+LOST = r"(net::ERR_|status of 503)(?!.* at \S*/static/)"
+"""Said where a server is killed and starts again, but for files of pages, which a page has before that."""
 ELSEWHERE = "net::ERR_NETWORK_CHANGED"
 """Said by Chromium where another program of this machine adds or removes a network interface. The pages ask again."""
 FAMILIES = {"DejaVu Sans": ("sans-serif", "system-ui", "serif"), "DejaVu Sans Mono": ("monospace", "ui-monospace")}
@@ -47,7 +49,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def chromium(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Browser]:
+async def program(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Browser]:
     from playwright.async_api import async_playwright
 
     surroundings = {**os.environ, **_fonts(tmp_path_factory.mktemp("fonts"))}
@@ -81,16 +83,25 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[shells.Shell]:
 
 
 class Watched:
-    """A context of the browser, and the faults of its pages. `lost` allows failed requests: the server was killed."""
+    """A context of the browser for the pages of the server at `url`, and the faults of these pages."""
 
-    def __init__(self, context: BrowserContext, url: str) -> None:
+    def __init__(self, context: BrowserContext, url: str, expected: list[str]) -> None:
         self.context = context
         self.url = url
         self.faults: list[str] = []
-        self.lost = False
+        self._hosts = {urlsplit(url).netloc}
+        self._expected = expected
         context.on("request", lambda request: self._asked(request.url))
-        context.on("console", lambda message: self._said(message.type, message.text))
+        context.on("console", lambda message: self._said(message.type, message.text, message.location["url"]))
         context.on("weberror", lambda error: self.faults.append(str(error.error)))
+
+    def allow(self, url: str) -> None:
+        """Let pages ask another host, too."""
+        self._hosts.add(urlsplit(url).netloc)
+
+    def expect(self, message: str) -> None:
+        """Let the console say what the test brings about: a pattern of `TEXT at ADDRESS`."""
+        self._expected.append(message)
 
     async def page(self, path: str) -> Page:
         page = await self.context.new_page()
@@ -99,13 +110,46 @@ class Watched:
         return page
 
     def _asked(self, url: str) -> None:
-        if urlsplit(url).netloc != urlsplit(self.url).netloc:
+        if urlsplit(url).netloc not in self._hosts:
             self.faults.append(f"a request to {url}")
 
-    def _said(self, kind: str, text: str) -> None:
-        network = re.search(r"Failed to load resource|net::ERR", text) if self.lost else re.search(ELSEWHERE, text)
-        if kind in ("error", "warning") and not network:
-            self.faults.append(f"{kind}: {text}")
+    def _said(self, kind: str, text: str, url: str) -> None:
+        told = f"{text} at {url}"
+        if kind in ("error", "warning") and not any(re.search(one, told) for one in (ELSEWHERE, *self._expected)):
+            self.faults.append(f"{kind}: {told}")
+
+
+class Chromium:
+    """The browser as one test has it. The faults of all its contexts fail the test in the end."""
+
+    def __init__(self, program: Browser) -> None:
+        self.version = program.version
+        self._program = program
+        self._opened: list[Watched] = []
+        self._expected: list[str] = []
+
+    async def open(self, url: str, **settings: Any) -> Watched:
+        """Open a context for the pages of the server at `url`."""
+        watched = Watched(await self._program.new_context(**settings), url, self._expected)
+        self._opened.append(watched)
+        return watched
+
+    def expect(self, message: str) -> None:
+        """Let the console of each context say what the test brings about: a pattern of `TEXT at ADDRESS`."""
+        self._expected.append(message)
+
+    async def close(self) -> list[str]:
+        """Close all contexts; return the faults of their pages."""
+        for one in self._opened:
+            await one.context.close()
+        return [fault for one in self._opened for fault in one.faults]
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def chromium(program: Browser) -> AsyncIterator[Chromium]:
+    made = Chromium(program)
+    yield made
+    assert await made.close() == []
 
 
 async def until(page: Page, expression: str) -> None:
@@ -141,12 +185,11 @@ async def answered(page: Page, address: str, text: str) -> AsyncIterator[None]:
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def browser(chromium: Browser, shell: shells.Shell, request: pytest.FixtureRequest) -> AsyncIterator[Watched]:
+async def browser(chromium: Chromium, shell: shells.Shell, request: pytest.FixtureRequest) -> AsyncIterator[Watched]:
     """A context that is logged in by a link. A test may give its settings by `indirect`."""
     settings = {"viewport": {"width": 1280, "height": 800}, **getattr(request, "param", {})}
-    context = await chromium.new_context(**settings)
     link = shell.do("ui", "--print").stdout.strip()  # only now: it is good for a minute
-    watched = Watched(context, link.partition("/login#")[0])
+    watched = await chromium.open(link.partition("/login#")[0], **settings)
     page = await watched.page(link.removeprefix(watched.url))
     if settings.get("java_script_enabled") is False:
         await page.fill("input[name=secret]", parse_qs(urlsplit(link).fragment)["code"][0])
@@ -154,8 +197,6 @@ async def browser(chromium: Browser, shell: shells.Shell, request: pytest.Fixtur
     await page.wait_for_selector("h1:text-is('Home')")
     await page.close()
     yield watched
-    await context.close()
-    assert watched.faults == []
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
@@ -177,13 +218,11 @@ async def answering(tmp_path: Path) -> AsyncIterator[stills.Still]:
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def opened(chromium: Browser, tmp_path: Path) -> AsyncIterator[hearing.Open]:
+async def opened(chromium: Chromium, tmp_path: Path) -> AsyncIterator[hearing.Open]:
     async with stills.serving(tmp_path, full=False) as still:
-        context: BrowserContext = await chromium.new_context()
+        context = (await chromium.open(still.url)).context
         await context.add_cookies(still.cookies)
         await context.add_init_script(hearing.AWAY)
-        watched = Watched(context, still.url)
-        watched.lost = True  # a test may let requests fail
         page = await context.new_page()
         one = hearing.Open(page)
         async with page.expect_request("**/live"):
@@ -191,4 +230,3 @@ async def opened(chromium: Browser, tmp_path: Path) -> AsyncIterator[hearing.Ope
         await page.wait_for_timeout(hearing.QUIET_MS)
         yield one
         await context.close()
-    assert watched.faults == []

@@ -66,6 +66,8 @@ MORE = {
 }
 ANSWERS: dict[str, tuple[str, dict[str, str], str]] = {
     "revoke": ("/users?user=ann", {}, "button[value=revoke]"),
+    "user-removal": ("/users?user=vera", {}, "button[value=remove]"),
+    "user-with-jobs": ("/users?user=ann", {}, "button[value=remove]"),
     "sure-halt": ("/jobs/runs", {}, "button:text-is('Halt')"),
     "sure-resume": ("/jobs/rests", {}, "button:text-is('Resume')"),
     "sure-cancel": ("/jobs/runs", {}, "button:text-is('Cancel')"),
@@ -77,6 +79,9 @@ ANSWERS: dict[str, tuple[str, dict[str, str], str]] = {
     "refused-file": ("/submit", {"#text": "command: python a.py\npriority: many"}, "button.primary"),
 }
 """The pages that answer a form of the server with jobs: where it is, what is typed, and what is pressed."""
+
+REFUSED = {"refused-user": "/users", "refused-pool": "/pools/edit"}
+"""The answers of a status that browsers note on the console, and the addresses that give them."""
 
 IN_PLACE = {"refused-file": "#verdict:has-text('whole number')"}
 """The answers that a script shows in the page, with what tells that they are there."""

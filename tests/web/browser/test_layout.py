@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 from tests.api import rig as rigs
-from tests.web.browser import stills, test_stills
+from tests.web.browser import conftest, stills, test_stills
 
 from oarlock.spec.cluster import nodes, pools
-
-if TYPE_CHECKING:
-    from playwright.async_api import Browser
 
 pytestmark = pytest.mark.browser
 
@@ -26,7 +21,9 @@ new PerformanceObserver((list) => {
 
 
 @pytest.mark.parametrize("state", stills.PAGES)
-async def test_the_home_page_needs_no_scrolling(chromium: Browser, still: dict[str, stills.Still], state: str) -> None:
+async def test_the_home_page_needs_no_scrolling(
+    chromium: conftest.Chromium, still: dict[str, stills.Still], state: str
+) -> None:
     watched = await test_stills.opened(chromium, still[state])
     page = await watched.page("/")
     await test_stills.complete(page)
@@ -36,7 +33,7 @@ async def test_the_home_page_needs_no_scrolling(chromium: Browser, still: dict[s
 
 
 async def test_the_home_page_of_a_busy_cluster_needs_no_scrolling_either(
-    chromium: Browser, answering: stills.Still
+    chromium: conftest.Chromium, answering: stills.Still
 ) -> None:
     rig = answering.rig
     for number in range(200):
@@ -66,7 +63,7 @@ async def test_the_home_page_of_a_busy_cluster_needs_no_scrolling_either(
     assert sideways <= 0
 
 
-async def test_the_list_shows_enough_rows(chromium: Browser, still: dict[str, stills.Still]) -> None:
+async def test_the_list_shows_enough_rows(chromium: conftest.Chromium, still: dict[str, stills.Still]) -> None:
     """The list has fewer jobs than that here: the rows that would have room below its first one are counted."""
     watched = await test_stills.opened(chromium, still["full"])
     page = await watched.page("/jobs")
@@ -81,7 +78,7 @@ async def test_the_list_shows_enough_rows(chromium: Browser, still: dict[str, st
 
 @pytest.mark.parametrize("name", ["home", "jobs", "job-runs", "job-failed", "metrics", "cluster", "pools", "log"])
 async def test_a_page_stays_where_it_is_while_it_loads(
-    chromium: Browser, still: dict[str, stills.Still], name: str
+    chromium: conftest.Chromium, still: dict[str, stills.Still], name: str
 ) -> None:
     watched = await test_stills.opened(chromium, still["full"])
     await watched.context.add_init_script(WATCH)
@@ -115,7 +112,7 @@ LENGTHEN = """() => {
 
 @pytest.mark.parametrize("width", [1280, 360])
 async def test_a_word_of_a_table_is_broken_only_where_it_is_very_long(
-    chromium: Browser, still: dict[str, stills.Still], width: int
+    chromium: conftest.Chromium, still: dict[str, stills.Still], width: int
 ) -> None:
     watched = await test_stills.opened(chromium, still["full"])
     page = await watched.page("/")

@@ -15,7 +15,7 @@ from tests.web.browser import conftest, hearing, stills, test_log, test_stills
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from playwright.async_api import Browser, Page, Route
+    from playwright.async_api import Page, Route
 
 pytestmark = pytest.mark.browser
 
@@ -51,7 +51,7 @@ class Printed:
 
 
 @contextlib.asynccontextmanager
-async def printing(chromium: Browser, folder: Path, lines: int) -> AsyncIterator[Printed]:
+async def printing(chromium: conftest.Chromium, folder: Path, lines: int) -> AsyncIterator[Printed]:
     async with stills.serving(folder, full=False) as still:
         job = await still.rig.launch(await still.rig.submit("root", name="prints"))
         text = "".join(f"step {number}\n" for number in range(lines)).encode()
@@ -63,11 +63,10 @@ async def printing(chromium: Browser, folder: Path, lines: int) -> AsyncIterator
         await one.shows(f"step {lines - 1}")
         yield one
         await watched.context.close()
-        assert watched.faults == []
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def printed(chromium: Browser, tmp_path: Path) -> AsyncIterator[Printed]:
+async def printed(chromium: conftest.Chromium, tmp_path: Path) -> AsyncIterator[Printed]:
     async with printing(chromium, tmp_path, 100) as one:
         yield one
 
@@ -94,8 +93,11 @@ async def test_a_hidden_log_asks_once_it_is_seen(printed: Printed) -> None:
     await printed.shows("new")
 
 
-async def test_a_reader_who_scrolls_does_not_hurry_a_server_that_fails(chromium: Browser, tmp_path: Path) -> None:
+async def test_a_reader_who_scrolls_does_not_hurry_a_server_that_fails(
+    chromium: conftest.Chromium, tmp_path: Path
+) -> None:
     async with printing(chromium, tmp_path, 3000) as one:
+        chromium.expect(r"status of 502 .* at \S*/log/lines")
         await one.page.route("**/log/lines**", lambda route: route.fulfill(status=502))
         await one.leave(0)
         await one.page.locator("#log-connection").filter(has_text="reconnecting").wait_for()
@@ -111,7 +113,7 @@ async def test_a_reader_who_scrolls_does_not_hurry_a_server_that_fails(chromium:
         await conftest.until(one.page, f"{test_log.COUNT} > 1400")
 
 
-async def test_a_log_asks_once_at_a_time(chromium: Browser, tmp_path: Path) -> None:
+async def test_a_log_asks_once_at_a_time(chromium: conftest.Chromium, tmp_path: Path) -> None:
     async with printing(chromium, tmp_path, 3000) as one:
         go = asyncio.Event()
 
@@ -149,7 +151,7 @@ async def test_new_lines_do_not_move_a_reader_who_has_scrolled_away(printed: Pri
     await conftest.until(printed.page, f"{test_log.TOP} > 0")
 
 
-async def test_rows_that_come_above_move_nothing(chromium: Browser, tmp_path: Path) -> None:
+async def test_rows_that_come_above_move_nothing(chromium: conftest.Chromium, tmp_path: Path) -> None:
     """Also in a browser that does not keep the place by itself."""
     async with printing(chromium, tmp_path, 3000) as one:
         go = asyncio.Event()
@@ -167,7 +169,7 @@ async def test_rows_that_come_above_move_nothing(chromium: Browser, tmp_path: Pa
         assert await one.page.evaluate(test_log.PLACE) == before
 
 
-async def test_a_log_that_is_followed_has_fewer_rows(chromium: Browser, tmp_path: Path) -> None:
+async def test_a_log_that_is_followed_has_fewer_rows(chromium: conftest.Chromium, tmp_path: Path) -> None:
     async with printing(chromium, tmp_path, 3000) as one:
         for batch in range(4):
             await one.say("\n".join(f"more {batch}-{number}" for number in range(450)))
@@ -179,7 +181,7 @@ FIRST = "document.querySelector('#lines li').id"
 
 
 async def test_rows_that_are_cut_or_made_anew_move_nothing_and_wait_for_a_selection(
-    chromium: Browser, tmp_path: Path
+    chromium: conftest.Chromium, tmp_path: Path
 ) -> None:
     """A reader goes down until rows above are cut, and up again, where they come anew."""
     async with printing(chromium, tmp_path, 9000) as one:

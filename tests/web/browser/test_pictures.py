@@ -8,16 +8,12 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from PIL import Image, ImageDraw
 from tests import needs
 from tests.web import documented
 from tests.web.browser import conftest, pictures, stills, test_stills
-
-if TYPE_CHECKING:
-    from playwright.async_api import Browser
 
 pytestmark = pytest.mark.browser
 
@@ -38,7 +34,7 @@ PAGES = {
 
 @pytest.mark.parametrize(("name", "theme"), PAGES.items())
 async def test_a_page_looks_as_before(
-    chromium: Browser, still: dict[str, stills.Still], name: str, theme: str, tmp_path: Path
+    chromium: conftest.Chromium, still: dict[str, stills.Still], name: str, theme: str, tmp_path: Path
 ) -> None:
     if not conftest.FONTS:
         needs.skip("DejaVu fonts")
@@ -68,7 +64,7 @@ async def test_a_page_looks_as_before(
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("name", documented.PAGES)
 async def test_the_documentation_shows_the_page(
-    chromium: Browser, still: dict[str, stills.Still], name: str, theme: str
+    chromium: conftest.Chromium, still: dict[str, stills.Still], name: str, theme: str
 ) -> None:
     watched = await test_stills.opened(chromium, still["full"])
     page = await watched.page(stills.FULL[documented.PAGES[name]])

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
+from tests.api import rig as rigs
 from tests.e2e import shell as shells
-from tests.web.browser import conftest, stills, test_stills
+from tests.web.browser import conftest, hearing, stills, test_stills
 
+from oarlock.spec import events
 from oarlock.web.rendering import times
-
-if TYPE_CHECKING:
-    from playwright.async_api import Browser
 
 pytestmark = pytest.mark.browser
 
@@ -53,17 +52,69 @@ async def test_keys_lead_everywhere_and_can_be_switched_off(shell: shells.Shell,
     await page.locator("#theme").select_option("system")
 
 
-async def test_a_change_of_phase_is_said_once(shell: shells.Shell, browser: conftest.Watched) -> None:
-    shell.write("wait.py", "import time\nfor _ in range(1200):\n    time.sleep(0.1)\n")
-    job = shell.do("run", "--detach", "--name", "spoken", "--", "python", "wait.py").stdout.strip()
-    page = await browser.page(f"/jobs/{job}")
-    await page.wait_for_selector(".head:has-text('PROCESSING')")
-    shell.do("cancel", "spoken")
-    await page.wait_for_selector("#spoken:has-text('CANCELED')", state="attached")
-    assert "spoken:" in (await page.locator("#spoken").text_content() or "")
+SAID = """() => {
+    const spoken = document.getElementById("spoken");
+    window.said = [];
+    const told = () => said.push(spoken.textContent);
+    new MutationObserver(told).observe(spoken, { childList: true, characterData: true, subtree: true });
+}"""
 
 
-async def test_times_go_on_in_the_words_of_the_server(chromium: Browser, still: dict[str, stills.Still]) -> None:
+async def test_a_change_of_phase_is_said_once(chromium: conftest.Chromium, tmp_path: Path) -> None:
+    """Also where updates without a change of phase come before and after it."""
+    async with stills.serving(tmp_path) as still:
+        rig = still.rig
+        job = await rig.launch(await rig.submit("root", name="spoken"))
+        key = rigs.key_of(job)
+        watched = await test_stills.opened(chromium, still, moving=True)
+        page = await watched.page("/jobs/spoken")
+        await page.wait_for_selector(".head .phase:has-text('DEPLOYING')")
+        await page.evaluate(SAID)
+        one = hearing.Open(page)
+
+        async def updated(step: int) -> None:
+            """Let the page fetch itself because of something else than its phase."""
+            count = one.answers.count(200)
+            await rig.happen(job.id, events.CheckpointVisible(checkpoint_step=step, attempt=1, path=f"step-{step}"))
+            while one.answers.count(200) == count:
+                await page.wait_for_timeout(50)
+
+        await updated(3)
+        await rig.happen(
+            job.id,
+            events.TaskRegistered(key=key, address="127.0.0.1"),
+            events.TaskReported(key=key, phase="PROCESSING"),
+        )
+        await page.wait_for_selector("#spoken:has-text('PROCESSING')", state="attached")
+        await updated(4)
+        await rig.end(job.id)
+        await page.wait_for_selector("#spoken:has-text('COMPLETED')", state="attached")
+        await page.wait_for_timeout(hearing.QUIET_MS)
+        said = await page.evaluate("said")
+        assert [(one.partition(":")[0], one.split()[-1]) for one in said] == [
+            ("spoken", "PROCESSING"),
+            ("spoken", "COMPLETED"),
+        ]
+        await watched.context.close()
+
+
+async def test_a_button_copies_the_command_beside_it(
+    chromium: conftest.Chromium, still: dict[str, stills.Still]
+) -> None:
+    watched = await test_stills.opened(chromium, still["empty"])
+    await watched.context.grant_permissions(["clipboard-read", "clipboard-write"], origin=watched.url)
+    page = await watched.page("/jobs")
+    command = await page.locator(".empty code").first.inner_text()
+    assert command.startswith("oarlock ")
+    await page.locator(".empty code + button.copy").first.click()
+    await page.wait_for_selector("#spoken:text-is('Copied')", state="attached")
+    assert await page.evaluate("navigator.clipboard.readText()") == command
+    await watched.context.close()
+
+
+async def test_times_go_on_in_the_words_of_the_server(
+    chromium: conftest.Chromium, still: dict[str, stills.Still]
+) -> None:
     watched = await test_stills.opened(chromium, still["full"])
     page = await watched.page("/jobs")
     table = [
@@ -95,11 +146,10 @@ async def test_times_go_on_in_the_words_of_the_server(chromium: Browser, still: 
     while "40d" not in (await age.text_content() or ""):
         await page.wait_for_timeout(50)
     await watched.context.close()
-    assert watched.faults == []
 
 
 async def test_a_page_without_times_of_day_makes_no_format_of_dates(
-    chromium: Browser, still: dict[str, stills.Still]
+    chromium: conftest.Chromium, still: dict[str, stills.Still]
 ) -> None:
     """The first one takes longer than all other work of a page's scripts, just before the first paint."""
     watched = await test_stills.opened(chromium, still["full"])
@@ -112,10 +162,11 @@ async def test_a_page_without_times_of_day_makes_no_format_of_dates(
         assert await page.locator("[data-form]").count(), path
         assert bool(await page.evaluate("made")) is expected, path
     await watched.context.close()
-    assert watched.faults == []
 
 
-async def test_times_of_day_are_those_of_the_browser(chromium: Browser, still: dict[str, stills.Still]) -> None:
+async def test_times_of_day_are_those_of_the_browser(
+    chromium: conftest.Chromium, still: dict[str, stills.Still]
+) -> None:
     """The server writes them in UTC, and says so to readers without scripts."""
     watched = await test_stills.opened(chromium, still["full"], zone="Asia/Tokyo")
     page = await watched.page("/cluster")
@@ -147,7 +198,7 @@ async def test_times_of_day_are_those_of_the_browser(chromium: Browser, still: d
 
 
 async def test_a_time_is_told_in_full_while_its_row_has_the_focus(
-    chromium: Browser, still: dict[str, stills.Still]
+    chromium: conftest.Chromium, still: dict[str, stills.Still]
 ) -> None:
     watched = await test_stills.opened(chromium, still["full"])
     page = await watched.page("/jobs")
@@ -181,7 +232,7 @@ CUT = """() => [...document.querySelectorAll("main pre, main .scroll, main detai
 ).map((one) => one.outerHTML.slice(0, 100))"""
 
 
-async def test_a_job_prints_as_a_report(chromium: Browser, still: dict[str, stills.Still]) -> None:
+async def test_a_job_prints_as_a_report(chromium: conftest.Chromium, still: dict[str, stills.Still]) -> None:
     watched = await test_stills.opened(chromium, still["full"])
     page = await watched.page(stills.FULL["job-failed"])
     on_screen = await page.evaluate(ON_PAPER)
@@ -253,9 +304,9 @@ PLAIN = [
 
 @pytest.mark.parametrize(("state", "path", "drawn", "read"), PLAIN)
 async def test_what_scripts_draw_reads_without_them(
-    chromium: Browser, still: dict[str, stills.Still], state: str, path: str, drawn: str, read: str
+    chromium: conftest.Chromium, still: dict[str, stills.Still], state: str, path: str, drawn: str, read: str
 ) -> None:
-    context = await chromium.new_context(java_script_enabled=False)
+    context = (await chromium.open(still[state].url, java_script_enabled=False)).context
     await context.add_cookies(still[state].cookies)
     page = await context.new_page()
     await page.goto(still[state].url + path)

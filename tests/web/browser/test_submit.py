@@ -124,7 +124,7 @@ async def test_a_draft_stays_at_its_own_address(shell: shells.Shell, browser: co
     await page.locator("button[value=submit]").click()
     await page.wait_for_selector("#verdict:has-text('whole number')")
     assert await text.input_value() == bad
-    browser.lost = True  # the refused form is answered with a page of its status
+    browser.expect(rf"status of 422 .* at {browser.url}/submit$")
     async with page.expect_navigation():
         await page.evaluate("document.getElementById('submit').submit()")  # as after a login, without the script
     assert await text.input_value() == bad
@@ -136,7 +136,7 @@ async def test_a_text_is_dropped_only_when_its_job_is_there(shell: shells.Shell,
     text = page.locator("#text")
     await text.fill(OLD)
     await page.wait_for_selector("#verdict:has-text('Now:')")
-    browser.lost = True
+    browser.expect(rf"net::ERR_CONNECTION_REFUSED at {browser.url}/submit$")
     await page.route("**/submit", lambda route: route.abort("connectionrefused"))
     await page.locator("button[value=submit]").click()
     await page.wait_for_selector("#verdict:has-text('does not answer')")

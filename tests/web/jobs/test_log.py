@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import html
 import re
 import shlex
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.api import rig as rigs
+from tests.cli import typed
 from tests.web import browsers
+from tests.web.browser import stills
 from tests.web.rendering import test_text
 
 from oarlock.cli.verbs.results import logs as printing
@@ -394,6 +398,39 @@ async def test_the_command_prints_what_the_page_shows(rig: browsers.WebRig, aske
     assert told == shlex.split(f"oarlock logs train {words}")
     context = printing.logs.make_context("logs", told[2:])
     assert context.params["search"] == asked.get("q")
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ("", "--role worker --index 0 --follow"),
+        ("&at=end", "--role worker --index 0 --follow"),
+        ("&at=start", "--role worker --index 0 --at start --before 0 --after 1000"),
+        ("&line={line}", "--role worker --index 0 --at {line} --before 250 --after 250"),
+        ("&line={line}&q=step", "--role worker --index 0 --at {line} --before 250 --after 250"),
+        ("&at={line}&back=yes", "--role worker --index 0 --at {line} --before 1000 --after 0"),
+    ],
+)
+async def test_the_command_of_a_part_prints_the_lines_of_its_page(tmp_path: Path, asked: str, words: str) -> None:
+    async with stills.serving(tmp_path) as still:
+        rig = still.rig
+        job = await rig.launch(await rig.submit("root", name="long", roles={"worker": {"count": 2}}))
+        for rank, text in ((0, "step"), (1, "of another rank")):
+            data = b"".join(f"{text} {number}\n".encode() for number in range(1300))
+            await rig.logs.append(rigs.key_of(job, index=rank), "stdout.0", 0, data, at=rig.clock.now)
+        line = f"worker-0:1:1:stdout.0:{len(''.join(f'step {number}x' for number in range(600)))}"
+        async with rig.browser("root") as browser:
+            page = (await browser.get(f"/jobs/long/log?task=worker-0{asked.format(line=line)}")).text
+        shown = html.unescape(page.partition('id="places"')[2].partition("<code")[2].partition("</code>")[0])
+        told = shlex.split(shown.partition(">")[2])
+        assert told == shlex.split(f"oarlock logs long {words.format(line=line)}")
+        env = {"OARLOCK_SERVER": still.url, "OARLOCK_TOKEN": rig.tokens["root"]}
+        printed = await asyncio.to_thread(typed.run, *(one for one in told[1:] if one != "--follow"), env=env)
+    assert printed.returncode == 0, printed.stderr
+    lines = [re.sub("<.*?>", "", one) for one in re.findall(r"<code>(.*?)</code></li>", page)]
+    assert len(lines) in (log.SHOWN, 2 * log.AROUND, 600)
+    told = printed.stdout.splitlines()
+    assert (told if "--at" in words else told[-log.SHOWN :]) == lines
 
 
 async def test_a_date_without_a_zone_is_utc_wherever_the_server_runs(

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 
 from oarlock.api import routes
 from oarlock.api.security import authentication
-from oarlock.spec import bodies, errors
+from oarlock.spec import bodies, errors, jobs, phases
 from oarlock.spec.access import users
 from oarlock.spec.input import validation
 from oarlock.store import stores
 
 MAX_NAME_LENGTH = 63
 MAX_NOTE_CHARACTERS = 200
+NAMED_JOBS = 3
+"""The most jobs that the refusal of a removal names."""
 _NAME = re.compile(r"[a-zA-Z0-9]([a-zA-Z0-9._@-]*[a-zA-Z0-9])?")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -47,6 +50,45 @@ async def add(call: routes.Call) -> users.User:
         return tx.put_user(user)
 
     return await call.access.administer(write)
+
+
+async def remove(call: routes.Call) -> None:
+    """Remove a user. The secrets go first: after a failure the removal is asked for once more, and finds the user."""
+    name, caller = call.path["name"], call.caller.user.name
+    await call.access.administered(lambda view: _check_removal(view, name, caller))
+    await asyncio.to_thread(call.services.secrets.forget, name)
+
+    def write(tx: stores.Transaction) -> None:
+        _check_removal(tx, name, caller)
+        tx.remove_user(name)
+
+    await call.access.administer(write)
+    call.services.authenticator.forget()
+
+
+def _check_removal(view: stores.View, name: str, caller: str) -> None:
+    """Raise NotFound for an unknown user, and Conflict for one that must stay."""
+    _known(view, name)
+    if [one.name for one in view.users() if one.right is users.Right.ADMIN] == [name]:
+        raise errors.Conflict(
+            f"{name} is the last administrator.", hint="Add another one first: oarlock users add NAME --right admin"
+        )
+    if name == caller:
+        raise errors.Conflict("You cannot remove yourself.", hint="Ask another administrator to do it.")
+    which = stores.JobFilter(owner=name, phases=phases.NOT_OVER, limit=NAMED_JOBS)
+    active = view.jobs(which)
+    if active:
+        raise _has_jobs(name, active, sum(view.count(which).get(phase, 0) for phase in phases.NOT_OVER))
+
+
+def _has_jobs(user: str, active: list[jobs.Job], count: int) -> errors.Conflict:
+    more = f" and {count - len(active)} more" if count > len(active) else ""
+    ids = [job.id for job in active]
+    return errors.Conflict(
+        f"{user} has jobs that have not ended: {', '.join(job.name for job in active)}{more}.",
+        hint=f"Wait for their end, or cancel them: oarlock cancel {' '.join(ids)}",
+        detail={"user": user, "count": count, "jobs": ids},
+    )
 
 
 async def add_token(call: routes.Call) -> bodies.ShownToken:
@@ -103,6 +145,14 @@ ROUTES: tuple[routes.Route, ...] = (
         body=bodies.NewUser,
         answer=users.User,
         status=201,
+    ),
+    routes.Route(
+        method="DELETE",
+        path="/api/v1/users/{name}",
+        handler=remove,
+        needs=users.Right.ADMIN,
+        summary="remove a user with its tokens, sessions and secrets, once its jobs have ended",
+        status=204,
     ),
     routes.Route(
         method="GET",

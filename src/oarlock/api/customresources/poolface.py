@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fractions
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -53,6 +54,9 @@ DELETED_S = 1.0
 """A pool is removed so long after its object was deleted: by then discovery tells that the definition itself goes."""
 APPLIED, CONFLICT = "Applied", "Conflict"
 FIELDS = definitions.PoolResource.__struct_fields__
+
+_IDENTITY = "database"
+_NANO = 10**9
 
 _log = structlog.get_logger(__name__)
 
@@ -180,7 +184,7 @@ class Face:
         if not self._led:  # a watch of a server that did not lead may lag
             await self._objects.renew()
             self._objects.take_deleted()
-            self._database = await self._services.store.read(_database)
+            self._database = await self._services.store.write(_database)
         self._deleted = (self._deleted | self._objects.take_deleted()) - self._objects.items.keys()
         if not self._led:
             self._deleted, undecided = await self._services.store.read(self._absent)
@@ -446,9 +450,16 @@ def _change(
     return tx.put_pool(after)
 
 
-def _database(view: stores.View) -> str:
-    """Return the identity of the database: when its first user was made. Users are not removed."""
-    return repr(min((one.created_at for one in view.users()), default=0.0))
+def _database(tx: stores.Transaction) -> str:
+    """Return the identity of the database: when its first user was made. It is kept as a cursor, in nanoseconds: that
+    user may be removed.
+    """
+    kept = tx.cursor(_IDENTITY)
+    if kept is None:
+        first = min((one.created_at for one in tx.users()), default=0.0)
+        kept = int(fractions.Fraction(first) * _NANO)
+        tx.put_cursor(_IDENTITY, kept)
+    return repr(kept / _NANO)
 
 
 class Seen(NamedTuple):

@@ -73,7 +73,7 @@ async def stream(call: routes.Call) -> responses.StreamingResponse:
     check(job, query, follow=query.follow)
     blocks = query.blocks and query.tail is None
     asked = msgspec.structs.replace(query.asked(job.id), tail=query.tail, blocks=blocks)
-    lines = _follow(call.services, job.id, asked) if query.follow else _read(call.services, asked)
+    lines = _follow(call, job.id, asked) if query.follow else _read(call.services, asked)
     return responses.StreamingResponse(lines, media_type="application/x-ndjson")
 
 
@@ -111,9 +111,12 @@ async def _read(services: provided.Services, query: storage.LogQuery) -> AsyncIt
         yield b"".join(parts)
 
 
-async def _follow(services: provided.Services, job_id: str, query: storage.LogQuery) -> AsyncIterator[bytes]:
-    """Yield lines until the job has ended and all are sent. Lines that arrive together are sent together."""
-    until = asyncio.Event()
+async def _follow(call: routes.Call, job_id: str, query: storage.LogQuery) -> AsyncIterator[bytes]:
+    """Yield lines until the job has ended and all are sent. Lines that arrive together are sent together.
+
+    After the end of its token the reader gets no further line.
+    """
+    services, until = call.services, asyncio.Event()
     ending = asyncio.create_task(_ended(services, job_id, until))
     queue: asyncio.Queue[tasklogs.Line | errors.OarlockError | None] = asyncio.Queue(
         maxsize=QUEUED_BLOCKS if query.blocks else QUEUED_LINES
@@ -129,6 +132,8 @@ async def _follow(services: provided.Services, job_id: str, query: storage.LogQu
                 if size >= CHUNK_BYTES or queue.empty():
                     break
                 item = queue.get_nowait()
+            with contextlib.suppress(errors.Unavailable):  # while the database is lost, the token counts as valid
+                await services.authenticator.caller(call.headers, waiting=True)
             yield b"".join(parts)
             if isinstance(item, tasklogs.Line):
                 item = await queue.get()
@@ -136,6 +141,8 @@ async def _follow(services: provided.Services, job_id: str, query: storage.LogQu
             yield failures.body(item) + b"\n"
         elif ending.done() and (job := ending.result()) is not None:
             yield msgspec.json.encode(bodies.End(bodies.Ended(job.phase, job.exit_code))) + b"\n"
+    except errors.Unauthenticated as error:
+        yield failures.body(error) + b"\n"
     finally:
         for task in (ending, reading):
             task.cancel()

@@ -87,9 +87,19 @@ class Access:
         return await self._store.write(lambda tx: change(tx, self._find(tx, name_or_id)))
 
     async def add(self, add: Callable[[stores.Transaction], T]) -> T:
-        """Run `add`, which stores a new job of the user, within one transaction."""
+        """Run `add`, which stores a new job of the user, within one transaction. Raises Unauthenticated where the user
+        was removed since the request was admitted.
+        """
         self.demand(users.Right.USER)
-        return await self._store.write(add)
+
+        def write(tx: stores.Transaction) -> T:
+            if tx.user(self.user.name) is None:
+                raise errors.Unauthenticated(
+                    f"The user {self.user.name} was removed meanwhile.", hint="Ask an administrator of this server."
+                )
+            return add(tx)
+
+        return await self._store.write(write)
 
     async def records(
         self, after: int, limit: int, *, job_id: str | None = None, kinds: Collection[str] = ()

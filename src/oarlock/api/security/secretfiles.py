@@ -117,6 +117,17 @@ class SecretFiles:
         if not owner:
             place.with_name(f"{name}.for").unlink(missing_ok=True)
 
+    def forget(self, owner: str) -> None:
+        """Delete all secrets of a user, and share none of the server's with this user any more."""
+        for name in _names(self._directory):
+            sharing = self._sharing(name)
+            if owner in sharing.users:
+                others = tuple(one for one in sharing.users if one != owner)
+                kept = msgspec.json.encode(msgspec.structs.replace(sharing, users=others))
+                durable.write(self._directory / f"{name}.for", kept, 0o600)
+        for name in _names(self._directory / f"@{owner}"):
+            self.remove(name, owner)
+
     def _shared_with(self, name: str, user: str) -> bool:
         sharing = self._sharing(name)
         return sharing.everyone or user in sharing.users

@@ -55,6 +55,10 @@ class Secrets(Protocol):
         """Delete a secret. Raises NotFound."""
         ...
 
+    def forget(self, owner: str) -> None:
+        """Delete all secrets of a user, and share none of the server's with this user any more."""
+        ...
+
 
 class Checkpoints(Protocol):
     """Checkpoints on this machine, or on a volume of the tasks. `own` is the server's own directory, with a directory

@@ -59,6 +59,13 @@ class AsyncServerVerbs(caller.AsyncCaller):
         """Add a user, as an administrator. Raises Conflict where the name is taken."""
         return await self._sender.send(requests.add_user(name, Right(right)))
 
+    async def remove_user(self, name: str) -> None:
+        """Remove a user with all tokens, sessions and secrets, as an administrator.
+
+        Raises Conflict for the last administrator, for oneself, and while the user has jobs that have not ended.
+        """
+        await self._sender.send(requests.remove_user(name))
+
     async def tokens(self, user: str) -> list[Token]:
         """Return the tokens of a user by note and digest, as an administrator. The tokens themselves are not kept."""
         page = await self._sender.send(requests.list_tokens(user))

@@ -60,6 +60,13 @@ class ServerVerbs(caller.Caller):
         """Add a user, as an administrator. Raises Conflict where the name is taken."""
         return self._sender.send(requests.add_user(name, Right(right)))
 
+    def remove_user(self, name: str) -> None:
+        """Remove a user with all tokens, sessions and secrets, as an administrator.
+
+        Raises Conflict for the last administrator, for oneself, and while the user has jobs that have not ended.
+        """
+        self._sender.send(requests.remove_user(name))
+
     def tokens(self, user: str) -> list[Token]:
         """Return the tokens of a user by note and digest, as an administrator. The tokens themselves are not kept."""
         page = self._sender.send(requests.list_tokens(user))

@@ -439,6 +439,13 @@ class SqlTransaction(reading.SqlView):
     def put_user(self, user: User) -> User:
         return self._swap("user", schema.users, user)
 
+    def remove_user(self, name: str) -> None:
+        for job in self.jobs(stores.JobFilter(owner=name, phases=NOT_OVER, limit=1)):
+            raise rules.owns_jobs(name, job.id)
+        if rules.storable(name):
+            self._connection.execute(sa.delete(schema.tokens).where(schema.tokens.c.owner == name))
+            self._connection.execute(sa.delete(schema.users).where(schema.users.c.name == name))
+
     def put_token(self, token: Token) -> None:
         if self.user(token.user) is None:
             raise rules.unknown_user(token.user)

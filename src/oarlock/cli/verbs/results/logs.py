@@ -12,12 +12,16 @@ from oarlock.cli.output import terminal
 from oarlock.spec import errors, tasklogs
 
 if TYPE_CHECKING:
+    from oarlock.cli.following import loglines
     from oarlock.client import requests
     from oarlock.client.synchronous import clients
     from oarlock.spec import jobs
 
 SEARCHED = 10_000
 """Hits that one request asks for: the most that a server gives. It searches the whole log for each request."""
+AROUND = 10
+MOST_AROUND = 5000
+"""Lines before a place, and from it on, that one request asks for: by default, and the most that a server gives."""
 
 
 @command.verb("logs", short_help="Print a job's output")
@@ -38,6 +42,21 @@ SEARCHED = 10_000
 @command.option("--search", metavar="TEXT", help="Print only lines with this text. The server searches the whole log.")
 @command.option("--regex", is_flag=True, help="Take the text of --search as a regular expression (RE2).")
 @command.option("--ignore-case", "-i", is_flag=True, help="Search in any case of letters.")
+@command.option("--at", metavar="PLACE", help="Print only lines around this place: the one in a link to a line.")
+@command.option(
+    "--before",
+    type=click.IntRange(0, MOST_AROUND),
+    metavar="N",
+    show_default=str(AROUND),
+    help="With --at: print so many lines before the place.",
+)
+@command.option(
+    "--after",
+    type=click.IntRange(0, MOST_AROUND),
+    metavar="N",
+    show_default=str(AROUND),
+    help="With --at: print so many lines from the place on.",
+)
 @command.json_option
 @command.connected
 def logs(
@@ -54,9 +73,15 @@ def logs(
     search: str | None,
     regex: bool,
     ignore_case: bool,
+    at: str | None,
+    before: int | None,
+    after: int | None,
     as_json: bool,
 ) -> int:
-    """Print the output of JOB's tasks, in the order of its arrival."""
+    """Print the output of JOB's tasks, in the order of its arrival.
+
+    A PLACE is TASK:ATTEMPT:INCARNATION:STREAM:OFFSET of a line, `start` or `end`.
+    """
     from oarlock.client import requests
 
     choice = requests.LogChoice(
@@ -68,12 +93,16 @@ def logs(
         **moments.read(since=since, until=until),
     )
     _check_search(search, choice, follow, wanted=regex or ignore_case)
+    _check_place(at, alone=not (follow or tail is not None or search is not None), counted=(before, after))
     found = client.job(job)
     _check(found, choice)
     if search is not None:
         return _searched(
             client, found, choice, tasklogs.LogSearch(text=search, regex=regex, ignore_case=ignore_case), as_json
         )
+    if at is not None:
+        counts = [AROUND if count is None else count for count in (before, after)]
+        return _around(client, found, choice, at, counts[0], counts[1], as_json)
     if as_json:
         return _as_json(client, found, choice, follow)
     if follow:
@@ -113,6 +142,54 @@ def _check_search(search: str | None, choice: requests.LogChoice, follow: bool, 
         raise errors.InvalidInput("--search does not go with --follow or --tail", path="--search", hint=hint)
 
 
+def _check_place(at: str | None, *, alone: bool, counted: tuple[int | None, int | None]) -> None:
+    if at is None and counted != (None, None):
+        raise errors.InvalidInput(
+            "--before and --after belong to --at", path="--at", hint="Name the place, too: a line's, or start or end."
+        )
+    if at is not None and not alone:
+        raise errors.InvalidInput(
+            "--at does not go with --follow, --tail or --search",
+            path="--at",
+            hint="It prints the lines around one place.",
+        )
+
+
+def _around(
+    client: clients.Client,
+    found: jobs.Job,
+    choice: requests.LogChoice,
+    at: str,
+    before: int,
+    after: int,
+    as_json: bool,
+) -> int:
+    """Print the lines around a place."""
+    from oarlock.cli.following import loglines
+
+    lines = client.log_page(found.id, choice, at=at, before=before, after=after).lines
+    if as_json:
+        terminal.json_lines(lines)
+        return 0
+    writer = loglines.Writer(_style(found, choice))
+    for line in lines:
+        terminal.write(sys.stdout, writer.piece(line).text)
+    for piece in writer.rest():
+        terminal.write(sys.stdout, piece.text)
+    return 0
+
+
+def _style(found: jobs.Job, choice: requests.LogChoice) -> loglines.Style:
+    from oarlock.cli.following import loglines
+
+    return loglines.style(
+        found.spec,
+        alone=choice.index is not None,
+        colour=terminal.wants_colour(sys.stdout),
+        clean=terminal.is_terminal(sys.stdout),
+    )
+
+
 def _searched(
     client: clients.Client, found: jobs.Job, choice: requests.LogChoice, search: tasklogs.LogSearch, as_json: bool
 ) -> int:
@@ -121,13 +198,7 @@ def _searched(
 
     from oarlock.cli.following import loglines
 
-    style = loglines.style(
-        found.spec,
-        alone=choice.index is not None,
-        colour=terminal.wants_colour(sys.stdout),
-        clean=terminal.is_terminal(sys.stdout),
-    )
-    writer = loglines.Writer(style)
+    writer = loglines.Writer(_style(found, choice))
     at, hits = "start", 0
     while (page := client.search_log(found.id, search, choice, at=at, limit=SEARCHED)).lines:
         hits += len(page.lines)
@@ -145,16 +216,12 @@ def _searched(
 
 
 def _stored(client: clients.Client, found: jobs.Job, choice: requests.LogChoice) -> int:
+    import msgspec
+
     from oarlock.cli.following import loglines
 
-    style = loglines.style(
-        found.spec,
-        alone=choice.index is not None,
-        colour=terminal.wants_colour(sys.stdout),
-        clean=terminal.is_terminal(sys.stdout),
-        raw=terminal.takes_bytes(sys.stdout),
-    )
-    writer = loglines.Writer(style)
+    raw = terminal.takes_bytes(sys.stdout)
+    writer = loglines.Writer(msgspec.structs.replace(_style(found, choice), raw=raw))
     for item in client.log_items(found.id, choice, blocks=True):
         if isinstance(item, tasklogs.Line):
             terminal.write(sys.stdout, writer.piece(item).text)

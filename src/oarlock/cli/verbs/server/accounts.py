@@ -117,6 +117,21 @@ def add(client: clients.Client, name: str, right: str, as_json: bool) -> None:
     _print_token(client.add_token(name), as_json)
 
 
+@command.verb("remove", short_help="Remove a user")
+@click.argument("name")
+@command.json_option
+@command.connected
+def remove(client: clients.Client, name: str, as_json: bool) -> None:
+    """Remove the user NAME with all tokens, sessions and secrets. Jobs that have ended keep the name.
+
+    This is refused while the user has jobs that have not ended.
+    """
+    client.remove_user(name)
+    terminal.say(f"Removed {terminal.clean(name)}.")
+    if as_json:
+        terminal.json_out({"user": name})
+
+
 @command.verb("token", short_help="Make a new token for a user")
 @click.argument("name")
 @command.option("--note", default="", metavar="TEXT", help="Purpose of the token, stored with it.")
@@ -165,5 +180,5 @@ def _print_token(made: Any, as_json: bool) -> None:
         terminal.say(f"To revoke it: oarlock users revoke {made.user} {made.sha256}")
 
 
-for _verb in (list_users, add, token, list_tokens, revoke):
+for _verb in (list_users, add, remove, token, list_tokens, revoke):
     users.add_command(_verb)

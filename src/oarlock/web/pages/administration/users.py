@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from starlette import responses
 
-from oarlock.spec import bodies, errors
+from oarlock.spec import bodies, errors, phases
 from oarlock.spec.access import users
 from oarlock.web import routing
 from oarlock.web.access import visits
@@ -26,12 +26,14 @@ async def show(visit: visits.Visit) -> routing.Filled:
 
 
 async def act(visit: visits.Visit) -> routing.Filled | responses.Response:
-    """Add a user, or make or revoke a token. A refused form comes back with its text."""
+    """Add or remove a user, or make or revoke a token. A refused form comes back with its text."""
     form = await visit.form()
     typed = {name: visits.one(form, name).strip() for name in ("action", "user", "right", "note", "number", "sha256")}
     try:
         if typed["action"] == "revoke":
             return await _revoke(visit, typed["user"], typed["sha256"], sure=bool(visits.one(form, "sure")))
+        if typed["action"] == "remove":
+            return await _remove(visit, typed["user"], sure=bool(visits.one(form, "sure")))
         async with visit.turn(keep=True):
             return await _make(visit, typed)
     except (errors.InvalidInput, errors.Conflict, errors.NotFound) as error:
@@ -41,7 +43,7 @@ async def act(visit: visits.Visit) -> routing.Filled | responses.Response:
 async def _make(visit: visits.Visit, typed: Mapping[str, str]) -> routing.Filled:
     action, name, right = typed["action"], typed["user"], typed["right"] or users.Right.USER
     if action not in ("add", "token"):
-        raise errors.InvalidInput("There is no such action.", hint="There are: add, token, revoke.")
+        raise errors.InvalidInput("There is no such action.", hint="There are: add, remove, token, revoke.")
     if right not in list(users.Right):
         raise errors.InvalidInput("There is no such right.", hint=f"There are: {', '.join(users.Right)}.")
     if action == "add":
@@ -68,9 +70,35 @@ async def _revoke(visit: visits.Visit, name: str, sha256: str, *, sure: bool) ->
     return routing.to(f"/users?user={name}")
 
 
+async def _remove(visit: visits.Visit, name: str, *, sure: bool) -> routing.Filled | responses.Response:
+    """Ask first, and say what is lost, or what is in the way."""
+    error: errors.OarlockError | None = None
+    if sure:
+        try:
+            await visit.client.remove_user(name)
+            return routing.to("/users")
+        except errors.Conflict as refused:
+            error = refused
+    tokens = len(await visit.client.tokens(name))
+    counts = (await visit.client.summaries(owner=name, limit=1)).phases
+    active = sum(count for phase, count in counts.items() if phase in phases.NOT_OVER)
+    facts = {
+        "title": "Users",
+        "name": name,
+        "tokens": tokens,
+        "active": active,
+        "ended": sum(counts.values()) - active,
+        "mine": name == visit.server.user,
+        "error": error,
+    }
+    return routing.Filled(
+        template="administration/userremoval.html", facts=facts, status=error.status if error is not None else 200
+    )
+
+
 async def _known(visit: visits.Visit, typed: Mapping[str, str]) -> str:
     """Return the user of the tokens that a refused form is about, empty for none."""
-    name = typed["user"] if typed["action"] in ("token", "revoke") else ""
+    name = typed["user"] if typed["action"] in ("remove", "token", "revoke") else ""
     return name if name in {one.name for one in await visit.client.users()} else ""
 
 

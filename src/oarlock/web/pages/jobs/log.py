@@ -38,6 +38,14 @@ STREAMS = ("stdout", "stderr")
 _TASK = re.compile(r"([a-z]{1,32})-(\d{1,9})")
 
 
+class Part(msgspec.Struct, frozen=True):
+    """The part of a log that a page shows: so many lines before a place, and from it on."""
+
+    at: str
+    before: int
+    after: int
+
+
 class Search(msgspec.Struct, frozen=True):
     """The hits of a search as seen from the page: the number of the one that is shown, and those beside it."""
 
@@ -59,6 +67,7 @@ async def show(visit: visits.Visit) -> routing.Filled:
         else await _opened(visit, job, chosen)
     )
     kept = {name: value for name, value in chosen.items() if value}
+    named = visit.asked("line") or visit.asked("at") not in ("", "end")  # else the page goes on at the end
     by_name = visit.parameters["job"] != job.id  # it may be another job's soon
     return routing.Filled(
         template="jobs/log.html",
@@ -72,7 +81,7 @@ async def show(visit: visits.Visit) -> routing.Filled:
             "tasks": sorted({task.name for attempt in job.attempts for task in attempt.tasks}, key=_order),
             "attempts": [attempt.number for attempt in job.attempts],
             "streams": STREAMS,
-            "command": _command(job, chosen),
+            "command": _command(job, chosen, _part(visit, visit.asked("line")) if named else None),
             "topics": (topics.of_job(job.id), *((topics.JOBS,) if by_name else ())),
         },
     )
@@ -82,22 +91,25 @@ async def _opened(visit: visits.Visit, job: jobs.Job, chosen: dict[str, Any]) ->
     """Return the lines where the page is opened, and the search that leads there."""
     choice = _choice(chosen, visit.server.now)
     line, search, blamed = visit.asked("line"), None, ""
-    place = visit.asked("at") or "end"
     if chosen["q"]:
         search = await _search(visit, job, choice, chosen, line)
         line = line or ("" if visit.asked("at") else search.shown)
     elif not line and not visit.asked("at"):
         blamed = _blamed(job, chosen)
         line = await _last_line(visit, job, blamed) if blamed else ""
-    if line:
-        page = await visit.client.log_page(job.id, choice, at=line, before=AROUND, after=AROUND)
-    else:
-        back = place == "end" or bool(visit.asked("back"))
-        counts = {"before": SHOWN} if back else {"after": SHOWN}
-        page = await visit.client.log_page(job.id, choice, at=place, **counts)
+    part = _part(visit, line)
+    page = await visit.client.log_page(job.id, choice, at=part.at, before=part.before, after=part.after)
     facts = await asyncio.to_thread(_lines, job, page, chosen, line)
-    opened = "line" if line else "end" if place == "end" else "start"
+    opened = "line" if line else "end" if part.at == "end" else "start"
     return {**facts, "search": search, "blamed": blamed if line else "", "opened": opened}
+
+
+def _part(visit: visits.Visit, line: str) -> Part:
+    """Return the part of the log around a line, else the one that the address names, by default the end."""
+    if line:
+        return Part(line, AROUND, AROUND)
+    place = visit.asked("at") or "end"
+    return Part(place, SHOWN, 0) if place == "end" or visit.asked("back") else Part(place, 0, SHOWN)
 
 
 async def lines(visit: visits.Visit) -> routing.Filled:
@@ -264,13 +276,15 @@ def _choice(chosen: dict[str, Any], now: float) -> requests.LogChoice:
     return choice
 
 
-def _command(job: jobs.Job, chosen: dict[str, Any]) -> str:
-    """Return the command that prints the same lines."""
+def _command(job: jobs.Job, chosen: dict[str, Any], part: Part | None = None) -> str:
+    """Return the command that prints the same lines: a part of the log, or all of it."""
     task = _TASK.fullmatch(chosen["task"])
     words = [f"--role {task[1]} --index {task[2]}"] if task else []
     words += [f"--{name} {shlex.quote(chosen[name])}" for name in ("attempt", "stream") if chosen[name]]
     words += [f"--{name} {shlex.quote(_with_zone(chosen[name]))}" for name in ("since", "until") if chosen[name]]
-    if chosen["q"]:
+    if part is not None:
+        words.append(f"--at {shlex.quote(part.at)} --before {part.before} --after {part.after}")
+    elif chosen["q"]:
         words.append(f"--search={shlex.quote(chosen['q'])}")  # a text may begin like an option
         words += ["--regex"] if chosen["regex"] else []
         words += [] if chosen["exact"] else ["--ignore-case"]
