@@ -274,6 +274,41 @@ async def test_a_resource_of_which_nothing_is_free_has_its_bar(
     assert "gpus: 1 GPU needed, 0 GPUs free, 2 GPUs held" in read
 
 
+async def test_the_timeline_is_a_table_with_the_times_of_its_phases_and_marks(
+    rig: browsers.WebRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = await rig.launch(await rig.submit("ann", name="train"))
+    attempt, ends = job.attempts[0], ("launched_at", "processing_at")
+    times = {name: attempt.started_at + 10 * number for number, name in enumerate(ends, 1)}
+    await changed(rig, job, phase=phases.Phase.PROCESSING, attempts=(msgspec.structs.replace(attempt, **times),))
+    rig.clock.now += 30
+    async with rig.browser("ann") as browser:
+        await browser.post("/jobs", data={"action": "halt", "job": job.id, "sure": "yes"}, headers=browsers.OURS)
+        rig.clock.now += 60
+        address = f"/jobs/{job.id}"
+        page = (await browser.get(address)).text
+        browsers.elements(page)
+        table = re.search(r'<table data-table="timeline">.*?</table>', page, flags=re.DOTALL)
+        assert table is not None
+        assert "a table follows" in page[: table.start()]
+        found = [re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row) for row in table[0].split("<tr>")[2:]]
+        told = [tuple(browsers.text(cell) for cell in row) for row in found]
+        assert told == [
+            ("1", "DEPLOYING", "1m ago", "10.0 s"),
+            ("1", "DOWNLOADING", "1m ago", "10.0 s"),
+            ("1", "PROCESSING", "1m ago", "1m 10s"),
+            ("1", "halt", "1m ago", ""),
+        ]
+        assert all("<time" in row[2] for row in found)
+        file = (await browser.get(f"{address}?csv=timeline")).text.splitlines()
+        assert file[1].endswith(",DEPLOYING,2023-11-14T22:13:20.0Z,10.0"), "exactly"
+        monkeypatch.setattr(jobpage, "MOMENTS", 1)
+        page = (await browser.get(address)).text
+        assert "3 earlier rows" in page
+        assert "DOWNLOADING</th>" not in page
+        assert (await browser.get(f"{address}?csv=timeline")).text.splitlines() == file, "it has them all"
+
+
 async def test_run_again_makes_one_job_with_the_same_code(rig: browsers.WebRig) -> None:
     job = await rig.launch(await rig.submit("ann", name="first", max_restarts=0))
     async with rig.browser("ann") as browser:

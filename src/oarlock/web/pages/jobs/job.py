@@ -27,11 +27,12 @@ from oarlock.web.access import visits
 from oarlock.web.drawing import colours, startaxis, timeline
 from oarlock.web.pages.jobs import jobs as listed
 from oarlock.web.pages.jobs import jobsections
-from oarlock.web.rendering import templating, times
+from oarlock.web.rendering import tables, templating, times
 from oarlock.web.updates import topics
 
 ALL = "all"
 RANK_LINES = 200
+MOMENTS = 100
 MOST_KEY = 64
 
 
@@ -43,6 +44,8 @@ async def show(visit: visits.Visit) -> routing.Filled:
     why, events = await asyncio.gather(client.why(job.id), client.events(job.id, kinds=timeline.KINDS))
     short = summaries.of(job, now)
     drawn = timeline.draw(job, events, now)
+    moments = drawn.moments if drawn is not None else ()
+    shown_moments = tables.most(visit.asked(tables.PARAMETER), "timeline", MOMENTS)
     wanted = frozenset(name for text in visit.query.get("sections", ()) for name in text.split(","))
     shown = [one for one in jobsections.SECTIONS if one.name in wanted or ALL in wanted]
     found = await asyncio.gather(*(one.find(visit, job) for one in shown))
@@ -70,6 +73,8 @@ async def show(visit: visits.Visit) -> routing.Filled:
             "axis": startaxis.draw(why.forecast, why.ends, times.steady(now)),
             "remedies": _remedies(job, why) if visit.may(users.Right.USER) else [],
             "timeline": drawn,
+            "moments": moments[-shown_moments:],
+            "hidden_moments": max(0, len(moments) - shown_moments),
             "verdicts": [
                 (attempt, ranks.failed_beside(attempt))
                 for attempt in job.attempts[::-1]
