@@ -53,6 +53,31 @@ async def test_keys_lead_everywhere_and_can_be_switched_off(shell: shells.Shell,
     await page.locator("#theme").select_option("system")
 
 
+async def test_rows_are_as_high_as_was_chosen(chromium: Browser, still: dict[str, stills.Still]) -> None:
+    watched = await test_stills.opened(chromium, still["full"])
+    page = await watched.page("/jobs")
+
+    async def height() -> float:
+        found: float = await page.evaluate("document.querySelector('tbody tr').getBoundingClientRect().height")
+        return found
+
+    compact = await height()
+    await page.locator("#show-keys").press("Enter")
+    await page.locator("#density").select_option("comfortable")
+    comfortable = await height()
+    await page.reload()
+    kept = await height(), await page.locator("#density").input_value()
+    await page.locator("#show-keys").press("Enter")
+    await page.locator("#density").select_option("compact")
+    again = await height()
+    await page.reload()
+    assert (compact, comfortable) == (26, 32)
+    assert kept == (comfortable, "comfortable")
+    assert (again, await height()) == (compact, compact)
+    await watched.context.close()
+    assert watched.faults == []
+
+
 async def test_a_change_of_phase_is_said_once(shell: shells.Shell, browser: conftest.Watched) -> None:
     shell.write("wait.py", "import time\nfor _ in range(1200):\n    time.sleep(0.1)\n")
     job = shell.do("run", "--detach", "--name", "spoken", "--", "python", "wait.py").stdout.strip()
