@@ -192,8 +192,8 @@ async def test_a_refused_simulation_starts_nothing(
     assert await rig.store.read(lambda view: view.active()) == []
 
 
-async def test_pods_run_no_simulations(rig: rigs.Rig) -> None:
-    about = msgspec.structs.replace(rig.services.about, backend="kubernetes")
+async def test_a_server_without_the_capability_runs_no_simulations(rig: rigs.Rig) -> None:
+    about = msgspec.structs.replace(rig.services.about, capabilities=("sizes",))
     rig.services = msgspec.structs.replace(rig.services, about=about)
     rig.app = simulations_app(rig)
     async with rig.as_user("ann") as http:

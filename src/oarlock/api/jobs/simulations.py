@@ -41,7 +41,6 @@ MOST_OUTCOME_BYTES = 32 << 20
 CHUNK_BYTES = 1 << 18
 CHECK_S = 20.0
 MOST_SAID = 2000
-LOCAL = "local"
 _COMMAND = (sys.executable, "-I", "-m", "oarlock.simulator.recorder", SCENARIO)
 
 
@@ -59,17 +58,15 @@ class Refusal(msgspec.Struct):
 
 
 async def choices(call: routes.Call) -> simulations.Choices:
-    offered = call.services.about.backend == LOCAL
+    offered = simulations.CAPABILITY in call.services.about.capabilities
     return simulations.Choices(workloads=tuple(BUNDLED), policies=tuple(sorted(registry.POLICIES)), offered=offered)
 
 
 async def start(call: routes.Call) -> nouns.Job:
     """Submit the simulation. Raises Conflict while another one of the user is under way."""
     services, access, asked = call.services, call.access, call.body(simulations.Request)
-    if services.about.backend != LOCAL:
-        raise errors.Unsupported(
-            "Simulations run on servers with the local backend.", hint="On your machine: oarlock simulate FILE"
-        )
+    if simulations.CAPABILITY not in services.about.capabilities:
+        raise errors.Unsupported("This server runs no simulations.", hint="On your machine: oarlock simulate FILE")
     for name in asked.policies:
         if name not in registry.POLICIES:
             raise errors.InvalidInput(
