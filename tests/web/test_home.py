@@ -88,10 +88,46 @@ async def test_many_notices_are_one_line_and_many_rows_are_counted(rig: browsers
     assert re.search(r'<details id="notices"><summary class="notice">\d notices: 5 nodes are not ready', page)
 
 
-def test_the_largest_types_and_the_busiest_pools_are_shown() -> None:
+def test_the_largest_types_are_shown() -> None:
     rows = [{"type": f"t{number}", "total": number} for number in range(6)] + [{"type": "CPUs", "total": 1}]
     shown, hidden = home._largest(rows, 4)
     assert ([one["type"] for one in shown], hidden) == (["t2", "t3", "t4", "t5", "CPUs"], 2)
+
+
+def pool(name: str, used: float, entitled: float, jobs: int = 0, resource: str = "gpus") -> bodies.PoolState:
+    held = holdings.Resources(0, 0, used) if resource == "gpus" else holdings.Resources(int(1000 * used), 0, 0)
+    entitlement = {"gpus": 0.0, "cpus": 0.0, resource: entitled}
+    return bodies.PoolState(
+        pool=pools.Pool(name=name), held=held, entitled=entitlement, demand={}, reserved={}, running=jobs, waiting=0
+    )
+
+
+@pytest.mark.parametrize(
+    ("found", "shown"),
+    [
+        ([pool("a", 1, 1, jobs=9), pool("idle", 0, 8), pool("b", 2, 1), pool("above", 9, 1)], ["idle", "above"]),
+        ([pool("a", 1, 1, jobs=1), pool("b", 1, 1, jobs=3), pool("c", 1, 1, jobs=2)], ["b", "c"]),
+        ([pool("a", 0.1 + 0.2, 0.3, jobs=1), pool("b", 1, 1, jobs=3), pool("c", 1, 1, jobs=2)], ["b", "c"]),
+        ([pool("cores", 0, 64, resource="cpus"), pool("a", 0, 2), pool("b", 1, 2)], ["a", "b"]),
+        ([pool("cores", 0, 64, resource="cpus"), pool("a", 2, 2, jobs=9), pool("b", 1, 2)], ["cores", "b"]),
+    ],
+)
+def test_the_pools_farthest_from_their_entitlement_are_shown(found: list[bodies.PoolState], shown: list[str]) -> None:
+    assert [one.pool.name for one in home._farthest(found, 2)] == shown
+
+
+async def test_an_idle_pool_below_its_entitlement_is_not_hidden_by_busy_ones(rig: browsers.WebRig) -> None:
+    kept = pools.Pool(name="zzz-idle", reserve={"gpus": 1.0}, static=("gpus",))
+    await rig.store.write(lambda tx: tx.put_pool(kept))
+    for number in range(home.POOLS + 2):
+        name = f"busy-{number}"
+        await rig.store.write(lambda tx, name=name: tx.put_pool(pools.Pool(name=name)))
+        await rig.submit("ann", name=name, pool=name, roles={"worker": {"gpus": 1}})
+    async with rig.browser("ann") as browser:
+        page = (await browser.get("/")).text
+    row = re.search(r'<th scope="row">zzz-idle</th>.*?</tr>', page, flags=re.DOTALL)
+    assert row is not None, "it has no job, and others have"
+    assert "1 below" in browsers.text(row[0])
 
 
 async def test_nothing_waits(rig: browsers.WebRig) -> None:

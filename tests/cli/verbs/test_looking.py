@@ -65,6 +65,14 @@ def test_the_speed_curve_is_one_line_for_each_size(capsys: pytest.CaptureFixture
     assert capsys.readouterr().out == ""
 
 
+def test_the_end_of_an_attempt_names_the_ranks_that_failed_with_it(capsys: pytest.CaptureFixture[str]) -> None:
+    peer = attempts.Exit(code=1, cause=attempts.Cause.PEER, at=1.0)
+    failed = attempts.Task(role=roles.RoleName.WORKER, index=0, phase=phases.TaskPhase.FAILED, exit=peer)
+    verdict = attempts.Verdict(cause=attempts.Cause.OOM, message="no memory", at=1.0, task="worker-1")
+    show._verdict(attempts.Attempt(number=1, started_at=0.0, tasks=(failed,), verdict=verdict), ())
+    assert "worker-0 failed because worker-1 did." in capsys.readouterr().out
+
+
 def test_the_live_line_has_all_known_facts() -> None:
     full = {"total_steps": 100, "loss": 0.25, "examples_per_s": 1234.5}
     refused = refusals.Refusal(code=refusals.Code.NO_CAPACITY, message="it needs 2 GPUs, 1 is free")
@@ -278,6 +286,7 @@ Attempt 1
   error: worker-0 failed
     | Traceback
     | KeyError: 'lr'
+  worker-1 failed, too.
 
 Events
   ... 1 earlier one: --events

@@ -62,6 +62,8 @@ FULL = {
 }
 MORE = {
     "ranks": "/jobs/wide?sections=ranks",
+    "ranks-before": "/jobs/again?sections=ranks&attempt=1",
+    "rank-before": "/jobs/again/ranks/worker-1?attempt=1",
     "simulation": "/simulate/simulation",
 }
 ANSWERS: dict[str, tuple[str, dict[str, str], str]] = {
@@ -188,12 +190,21 @@ async def _fill(rig: browsers.WebRig) -> None:
 
 
 async def _fill_more(rig: browsers.WebRig) -> None:
-    """A job with more ranks than a table shows, in several phases, and a simulation with its results."""
+    """A job with more ranks than a table shows, in several phases, one that runs again after its ranks failed together,
+    and a simulation with its results.
+    """
     wide = await rig.launch(await rig.submit("ann", name="wide", roles={"worker": {"count": 24, "cpus": 0.25}}))
     for index in range(20):
         await rig.happen(wide.id, events.TaskRegistered(key=rigs.key_of(wide, index=index), address="127.0.0.1"))
     for index in range(10):
         await rig.happen(wide.id, events.TaskReported(key=rigs.key_of(wide, index=index), phase="PROCESSING"))
+    three = {"worker": {"count": 3, "cpus": 0.25}}
+    begun = await rig.launch(await rig.submit("ann", name="again", roles=three))
+    failed = await rig.end(begun.id, code=1, last_lines=("ConnectionResetError: Connection reset by peer",))
+    first = msgspec.structs.replace(failed.attempts[0], no_restart="")
+    again = msgspec.structs.replace(failed, phase=phases.Phase.QUEUED, ended_at=None, attempts=(first,))
+    rig.store._state._jobs[again.id] = again
+    await rig.launch(again)
     async with rig.browser("root") as browser:
         answer = await browser.post("/simulate", data={"workload": "small-first"}, headers=browsers.OURS)
     job = await rig.launch(await rig.job(answer.headers["location"].removeprefix("/simulate/")))

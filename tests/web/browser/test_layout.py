@@ -63,9 +63,13 @@ async def test_the_home_page_of_a_busy_cluster_needs_no_scrolling_either(
     assert sideways <= 0
 
 
-async def test_the_list_shows_enough_rows(chromium: conftest.Chromium, still: dict[str, stills.Still]) -> None:
+@pytest.mark.parametrize("density", ["compact", "comfortable"])
+async def test_the_list_shows_enough_rows(
+    chromium: conftest.Chromium, still: dict[str, stills.Still], density: str
+) -> None:
     """The list has fewer jobs than that here: the rows that would have room below its first one are counted."""
     watched = await test_stills.opened(chromium, still["full"])
+    await watched.context.add_init_script(f"localStorage.setItem('density', '{density}')")
     page = await watched.page("/jobs")
     await test_stills.complete(page)
     top, height = await page.evaluate(

@@ -52,6 +52,30 @@ async def test_keys_lead_everywhere_and_can_be_switched_off(shell: shells.Shell,
     await page.locator("#theme").select_option("system")
 
 
+async def test_rows_are_as_high_as_was_chosen(chromium: conftest.Chromium, still: dict[str, stills.Still]) -> None:
+    watched = await test_stills.opened(chromium, still["full"])
+    page = await watched.page("/jobs")
+
+    async def height() -> float:
+        found: float = await page.evaluate("document.querySelector('tbody tr').getBoundingClientRect().height")
+        return found
+
+    compact = await height()
+    await page.locator("#show-keys").press("Enter")
+    await page.locator("#density").select_option("comfortable")
+    comfortable = await height()
+    await page.reload()
+    kept = await height(), await page.locator("#density").input_value()
+    await page.locator("#show-keys").press("Enter")
+    await page.locator("#density").select_option("compact")
+    again = await height()
+    await page.reload()
+    assert (compact, comfortable) == (26, 32)
+    assert kept == (comfortable, "comfortable")
+    assert (again, await height()) == (compact, compact)
+    await watched.context.close()
+
+
 SAID = """() => {
     const spoken = document.getElementById("spoken");
     window.said = [];

@@ -313,6 +313,17 @@ def test_a_file_that_a_job_has_made_up_is_drawn_within_bounds() -> None:
     assert simulated.pictures([]).runs == ()
 
 
+async def test_a_server_that_runs_no_simulations_does_not_offer_the_page(rig: browsers.WebRig) -> None:
+    found = []
+    for words in (rig.services.about.capabilities, ("sizes",)):
+        rig.tell(capabilities=words)
+        async with rig.browser("ann") as browser:
+            home = (await browser.get("/")).text
+            status = (await browser.get("/simulate")).status_code
+        found.append(('href="/simulate"' in home, status, (await send(rig, workload="small-first")).status_code))
+    assert found == [(True, 200, 303), (False, 404, 404)]
+
+
 async def test_all_policies_are_offered(rig: browsers.WebRig) -> None:
     page = await show(rig, "/simulate")
     assert registry.POLICIES

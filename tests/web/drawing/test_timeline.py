@@ -70,12 +70,40 @@ def test_the_parts_of_a_bar_are_the_phases_of_its_attempt() -> None:
     assert timeline.draw(msgspec.structs.replace(JOB, attempts=()), [], 400.0) is None
 
 
+def told(*found: events.Record, job: jobs.Job = JOB) -> list[tuple[int, str, float, float | None]]:
+    drawn = timeline.draw(job, found, 400.0)
+    assert drawn is not None
+    return [(one.attempt, one.word, one.at, one.lasted_s) for one in drawn.moments]
+
+
+def test_all_parts_and_marks_are_told_with_their_times_in_their_order() -> None:
+    assert told(record("reshaped", 150.0), record("intended", 250.0, intent="run")) == [
+        (1, "DEPLOYING", 100.0, 10.0),
+        (1, "DOWNLOADING", 110.0, 20.0),
+        (1, "PROCESSING", 130.0, 70.0),
+        (1, "another number of workers", 150.0, 0.0),
+        (1, "ended: HALTED", 200.0, 0.0),
+        (1, "resume", 250.0, 0.0),
+        (2, "DEPLOYING", 300.0, 5.0),
+        (2, "DOWNLOADING", 305.0, 5.0),
+        (2, "PROCESSING", 310.0, None),
+    ]
+
+
+def test_the_drawing_has_the_last_of_very_many_marks_and_the_words_have_all() -> None:
+    many = [record("checkpoint_visible", 310.0 + number / 10) for number in range(timeline.MOST_MARKS + 50)]
+    drawn = timeline.draw(JOB, many, 400.0)
+    assert drawn is not None
+    assert [mark.at for mark in drawn.rows[1].marks] == [one.at for one in many[50:]]
+    assert [one.at for one in drawn.moments if one.word == "checkpoint"] == [one.at for one in many]
+
+
 @pytest.mark.parametrize(
     ("phase", "attempt", "words"),
     [
         (phases.Phase.STORING, {"storing_at": 350.0}, ["DEPLOYING", "DOWNLOADING", "PROCESSING", "STORING"]),
         (phases.Phase.DOWNLOADING, {"processing_at": None}, ["DEPLOYING", "DOWNLOADING"]),
-        (phases.Phase.DEPLOYING, {"processing_at": None}, ["DEPLOYING", "DEPLOYING"]),
+        (phases.Phase.DEPLOYING, {"processing_at": None}, ["DEPLOYING"]),
         (phases.Phase.DEPLOYING, {"processing_at": None, "launched_at": None}, ["DEPLOYING"]),
     ],
 )

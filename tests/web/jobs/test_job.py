@@ -113,6 +113,96 @@ async def test_a_rank_has_its_log_its_stacks_and_its_exit_record(rig: browsers.W
         assert "hang: stacks were asked for" in browsers.text((await browser.get(f"/jobs/{job.id}")).text)
 
 
+async def with_attempts(rig: browsers.WebRig) -> jobs.Job:
+    """A job whose second attempt runs, after a first one in which three ranks failed with the blamed one."""
+    job = await with_ranks(rig, 5)
+    causes = [attempts.Cause.PEER] * 5
+    causes[1] = attempts.Cause.OOM
+    ended = [
+        msgspec.structs.replace(
+            task(index),
+            phase=phases.TaskPhase.STOPPED if index == 4 else phases.TaskPhase.FAILED,
+            exit=attempts.Exit(code=10 + index, cause=cause, at=1.0, last_lines=(f"the end of {index}",)),
+        )
+        for index, cause in enumerate(causes)
+    ]
+    verdict = attempts.Verdict(cause=attempts.Cause.OOM, message="no memory", at=1.0, task="worker-1")
+    stacks = tuple(attempts.Stacks(task="worker-0", at=1.0, stacks={"0": f"stood at {number}"}) for number in (1, 2))
+    first, last = (
+        msgspec.structs.replace(job.attempts[0], number=number, stacks=(stacks[number - 1],)) for number in (1, 2)
+    )
+    first = msgspec.structs.replace(first, tasks=tuple(ended), verdict=verdict, ended_at=first.started_at + 60)
+    return await changed(rig, job, attempts=(first, last))
+
+
+async def test_the_end_of_an_attempt_names_the_ranks_that_failed_because_of_the_blamed_one(
+    rig: browsers.WebRig,
+) -> None:
+    job = await with_attempts(rig)
+    async with rig.browser("ann") as browser:
+        page = (await browser.get(f"/jobs/{job.id}")).text
+        browsers.elements(page)
+        assert "worker-0, worker-2 to 3 failed because worker-1 did." in browsers.text(page)
+        (leading,) = [one for one in browsers.links(page) if "/ranks/worker-1" in one]
+        record = browsers.text((await browser.get(leading)).text)
+        assert "Exit code 11 (oom)" in record
+
+
+async def test_the_ranks_of_an_earlier_attempt_are_reached(rig: browsers.WebRig) -> None:
+    job = await with_attempts(rig)
+    here = f"/jobs/{job.id}"
+    async with rig.browser("ann") as browser:
+
+        async def got(address: str, *texts: str) -> list[str]:
+            """The links of a page that has these texts."""
+            page = (await browser.get(address)).text
+            browsers.elements(page)
+            assert [one for one in texts if one not in browsers.text(page)] == []
+            return browsers.links(page)
+
+        now = await got(f"{here}?sections=ranks&decision=admitted", "Attempt 2.")
+        earlier = f"{here}?decision=admitted&sections=ranks&attempt=1#ranks"
+        assert earlier in now, "the link keeps what else was chosen"
+        then = await got(earlier, "Attempt 1.", "10 peer", "11 oom", "14 peer")
+        both = await got(f"{here}?sections=ranks,decisions&attempt=1")
+        kinds = [one for one in both if "decision=" in one]
+        assert kinds
+        assert all("attempt=1" in one for one in kinds), "no other link loses it"
+        ranks = [one for one in then if "/ranks/worker-0" in one]
+        assert ranks == [f"{here}/ranks/worker-0?attempt=1"]
+        links = await got(ranks[0], "1 of attempt 1", "Exit code 10 (peer)", "the end of 0", "stood at 1")
+        assert "stood at 2" not in browsers.text((await browser.get(ranks[0])).text)
+        assert f"{here}/ranks/worker-0?attempt=2" in links
+        await got(f"{here}/ranks/worker-0", "1 of attempt 2", "will appear here", "stood at 1", "stood at 2")
+        assert "slowest" not in browsers.text((await browser.get(f"{here}/ranks/worker-3?attempt=1")).text)
+        file = await browser.get(f"{earlier.partition('#')[0]}&csv=ranks")
+        assert "14 peer" in file.text
+
+
+@pytest.mark.parametrize(("attempt", "status"), [("3", 404), ("0", 404), ("first", 422), ("9" * 5000, 404)])
+async def test_an_attempt_that_is_not_there_is_refused(rig: browsers.WebRig, attempt: str, status: int) -> None:
+    job = await with_attempts(rig)
+    async with rig.browser("ann") as browser:
+        for address in ("", "/ranks/worker-0"):
+            answer = await browser.get(f"/jobs/{job.id}{address}?attempt={attempt}")
+            assert answer.status_code == status
+            assert ("Its last attempt is 2." if status == 404 else "The first attempt is 1.") in answer.text
+
+
+async def test_the_log_of_a_rank_is_that_of_the_chosen_attempt(rig: browsers.WebRig) -> None:
+    job = await rig.launch(await rig.submit("ann", name="again"))
+    for number in (1, 2):
+        key = msgspec.structs.replace(rigs.key_of(job), attempt=number)
+        await rig.logs.append(key, "stdout.0", 0, b"said in %d\n" % number, at=1.0)
+    first = msgspec.structs.replace(job.attempts[0], ended_at=job.attempts[0].started_at + 1)
+    await changed(rig, job, attempts=(first, msgspec.structs.replace(job.attempts[0], number=2)))
+    async with rig.browser("ann") as browser:
+        page = (await browser.get(f"/jobs/{job.id}/ranks/worker-0?attempt=1")).text
+    assert "said in 1" in page
+    assert "said in 2" not in page
+    assert f"/jobs/{job.id}/log?task=worker-0&attempt=1" in browsers.links(page)
+
+
 async def test_decisions_of_one_kind(rig: browsers.WebRig) -> None:
     job = await rig.launch(await rig.submit("ann", name="train"))
     async with rig.browser("ann") as browser:
@@ -182,6 +272,41 @@ async def test_a_resource_of_which_nothing_is_free_has_its_bar(
     async with rig.browser("ann") as browser:
         read = browsers.text((await browser.get(f"/jobs/{job.id}")).text)
     assert "gpus: 1 GPU needed, 0 GPUs free, 2 GPUs held" in read
+
+
+async def test_the_timeline_is_a_table_with_the_times_of_its_phases_and_marks(
+    rig: browsers.WebRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = await rig.launch(await rig.submit("ann", name="train"))
+    attempt, ends = job.attempts[0], ("launched_at", "processing_at")
+    times = {name: attempt.started_at + 10 * number for number, name in enumerate(ends, 1)}
+    await changed(rig, job, phase=phases.Phase.PROCESSING, attempts=(msgspec.structs.replace(attempt, **times),))
+    rig.clock.now += 30
+    async with rig.browser("ann") as browser:
+        await browser.post("/jobs", data={"action": "halt", "job": job.id, "sure": "yes"}, headers=browsers.OURS)
+        rig.clock.now += 60
+        address = f"/jobs/{job.id}"
+        page = (await browser.get(address)).text
+        browsers.elements(page)
+        table = re.search(r'<table data-table="timeline">.*?</table>', page, flags=re.DOTALL)
+        assert table is not None
+        assert "a table follows" in page[: table.start()]
+        found = [re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row) for row in table[0].split("<tr>")[2:]]
+        told = [tuple(browsers.text(cell) for cell in row) for row in found]
+        assert told == [
+            ("1", "DEPLOYING", "1m ago", "10.0 s"),
+            ("1", "DOWNLOADING", "1m ago", "10.0 s"),
+            ("1", "PROCESSING", "1m ago", "1m 10s"),
+            ("1", "halt", "1m ago", ""),
+        ]
+        assert all("<time" in row[2] for row in found)
+        file = (await browser.get(f"{address}?csv=timeline")).text.splitlines()
+        assert file[1].endswith(",DEPLOYING,2023-11-14T22:13:20.0Z,10.0"), "exactly"
+        monkeypatch.setattr(jobpage, "MOMENTS", 1)
+        page = (await browser.get(address)).text
+        assert "3 earlier rows" in page
+        assert "DOWNLOADING</th>" not in page
+        assert (await browser.get(f"{address}?csv=timeline")).text.splitlines() == file, "it has them all"
 
 
 async def test_run_again_makes_one_job_with_the_same_code(rig: browsers.WebRig) -> None:

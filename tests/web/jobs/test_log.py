@@ -110,19 +110,6 @@ def test_a_line_without_an_end_is_a_row_of_its_own_which_comes_again() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("tasks", "told"),
-    [
-        (["worker-0", "worker-1"], "worker-0 to 1"),
-        (["worker-10", "worker-2", "worker-9"], "worker-2, worker-9 to 10"),
-        (["worker-0", "chief-0", "worker-1"], "worker-0 to 1, chief-0"),
-        ([f"worker-{number}" for number in range(512)], "worker-0 to 511"),
-    ],
-)
-def test_the_tasks_of_a_row_are_told_in_few_words(tasks: list[str], told: str) -> None:
-    assert folding.named(tasks) == told
-
-
 def test_a_line_that_is_redrawn_for_long_is_one_row() -> None:
     pieces = [line("0 \r 10%", partial=True), line("0 \r 20%", partial=True, offset=9), line("0 \r 30%", offset=18)]
     assert [row.line.text for row in folding.rows(pieces)] == ["\r 30%"]

@@ -81,7 +81,7 @@ async def test_every_table_of_every_page_downloads_with_the_cells_of_the_page(
                 assert told == expected, link
                 seen.add(name)
     assert seen >= {"running", "waiting", "failures", "devices", "day", "pools", "jobs", "ranks", "decisions", "events"}
-    assert seen >= {"attempts", "variables", "metrics", "usage", "fields", "users", "tokens", "sessions"}
+    assert seen >= {"attempts", "timeline", "variables", "metrics", "usage", "fields", "users", "tokens", "sessions"}
     assert seen >= {"simulations", "figures", "group-0", "use"}
 
 

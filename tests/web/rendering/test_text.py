@@ -181,7 +181,8 @@ FORMS = {
         *("regex", "apart"),
     ),
     "GET /jobs/{job}/metrics": ("q", "x", "ranks", "name", "log", "first", "last", "from", "to", "smooth"),
-    "GET /jobs/{job}": ("sections", "decision", "decisions", "ranks"),
+    "GET /jobs/{job}": ("sections", "decision", "decisions", "ranks", "attempt"),
+    "GET /jobs/{job}/ranks/{task}": ("attempt",),
     "POST /pools/edit": (
         "pool",
         "parent",
@@ -224,6 +225,7 @@ KEPT = {
 }
 """The fields with a text that the page shows again for editing."""
 ASKING = {
+    "GET /jobs/{job}": {"sections": "all", "attempt": ""},
     "POST /pools/edit": {"pool": "new", "action": "preview"},
     "POST /users": {"action": "add"},
     "POST /simulate": {"workload": "small-first"},

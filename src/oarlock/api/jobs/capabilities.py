@@ -13,6 +13,7 @@ from pathlib import PurePosixPath
 from oarlock.spec import errors, jobfile, roles
 from oarlock.spec.access import kubernetessecrets
 from oarlock.spec.checkpoints import checkpointlocations
+from oarlock.spec.simulator import simulations
 
 _PLACES = "Name a URL of an object store, or a path on a volume of the job."
 
@@ -33,6 +34,7 @@ class Capability(StrEnum):
     TENSORBOARD = "tensorboard"  # event files outlive the task
     LOCAL_FILES = "local-files"  # tasks see the files of the server's machine
     MPI = "mpi"  # `mpirun` of one task starts ranks in the others
+    SIMULATIONS = simulations.CAPABILITY  # the program of simulations is where tasks run
     SECRET_REFERENCES = kubernetessecrets.CAPABILITY  # tasks get the values of Kubernetes Secrets
 
 
@@ -63,6 +65,7 @@ LOCAL: frozenset[Capability] = frozenset(
         Capability.TENSORBOARD,
         Capability.LOCAL_FILES,
         Capability.MPI,
+        Capability.SIMULATIONS,
     }
 )
 """Capabilities of the local backend."""
@@ -80,6 +83,7 @@ PODS: frozenset[Capability] = frozenset(
         Capability.FILES,
         Capability.TENSORBOARD,
         Capability.MPI,
+        Capability.SIMULATIONS,
         Capability.SECRET_REFERENCES,
     }
 )

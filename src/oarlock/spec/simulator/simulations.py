@@ -12,6 +12,9 @@ from oarlock.spec.simulator import recordings
 NAME = "simulation"
 """The name of each simulation's job, so that a user has one at a time."""
 
+CAPABILITY = "simulations"
+"""The capability of a server that runs simulations."""
+
 FILE = "simulation.json"
 """The file that the job leaves: an `Outcome`."""
 

@@ -7,7 +7,6 @@ A page that follows the log joins the rows of two answers by the same rules (`lo
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Collection, Sequence
 
 import msgspec
@@ -37,20 +36,6 @@ class Row(msgspec.Struct):
 def address(line: tasklogs.Line) -> str:
     """Return the place of a line, which stays the same for ever."""
     return f"{line.task}:{line.attempt}:{line.incarnation}:{line.stream}:{line.offset}"
-
-
-def named(tasks: Sequence[str]) -> str:
-    """Return the tasks of a row with one word for neighbours: `worker-0 to 7, worker-9`."""
-    indexes: dict[str, list[int]] = {}
-    for task in tasks:
-        role, _, index = task.rpartition("-")
-        indexes.setdefault(role, []).append(int(index))
-    parts: list[str] = []
-    for role, several in indexes.items():
-        for _, run in itertools.groupby(enumerate(sorted(several)), lambda one: one[1] - one[0]):
-            first, *_, last = [index for _, index in run] * 2
-            parts.append(f"{role}-{first}" if first == last else f"{role}-{first} to {last}")
-    return ", ".join(parts)
 
 
 def rows(lines: Sequence[tasklogs.Line], unended: Collection[int] = (), *, fold: bool = True) -> list[Row]:

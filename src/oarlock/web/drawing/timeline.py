@@ -1,4 +1,7 @@
-"""The timeline of a job as SVG: one bar for each attempt, coloured by its phase, with marks for its events. Pure."""
+"""The timeline of a job as SVG: one bar for each attempt, coloured by its phase, with marks for its events. Pure.
+
+The same in words is a list of all parts and marks in the order of their times.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +31,14 @@ PARTS, STEP_S = 128, 5.0
 
 
 class Stretch(msgspec.Struct, frozen=True):
-    """A part of a bar, from `x` on, in the colour of a phase."""
+    """A part of a bar, from `x` on, in the colour of a phase. It began `at` and lasted `until`; None: it goes on."""
 
     x: float
     width: float
     colour: str
     word: str
+    at: float
+    until: float | None
 
 
 class Mark(msgspec.Struct, frozen=True):
@@ -52,12 +57,24 @@ class Row(msgspec.Struct, frozen=True):
     marks: tuple[Mark, ...]
 
 
+class Moment(msgspec.Struct, frozen=True):
+    """A part or a mark in words. `lasted_s` is None for one that goes on, and 0 for a mark."""
+
+    attempt: int
+    word: str
+    at: float
+    lasted_s: float | None = 0.0
+
+
 class Timeline(msgspec.Struct, frozen=True):
+    """The drawing, which shows the last marks of an attempt with very many, and all of it in words (`moments`)."""
+
     rows: tuple[Row, ...]
     begin: float
     end: float
     height: int
     legend: tuple[tuple[str, str], ...]
+    moments: tuple[Moment, ...]
 
 
 def draw(job: jobs.Job, found: Sequence[events.Record], now: float) -> Timeline | None:
@@ -73,12 +90,24 @@ def draw(job: jobs.Job, found: Sequence[events.Record], now: float) -> Timeline 
             number=attempt.number,
             y=place * ROW,
             parts=tuple(_parts(job, attempt, begin, end, scale)),
-            marks=tuple(_marks(_between(job, place, found, end), begin, scale))[-MOST_MARKS:],
+            marks=tuple(_marks(_between(job, place, found, end), begin, scale)),
         )
         for place, attempt in enumerate(job.attempts)
     )
-    legend = dict.fromkeys((mark.glyph, mark.word) for row in rows for mark in row.marks)
-    return Timeline(rows, begin, end, len(rows) * ROW, tuple(legend))
+    shown = tuple(msgspec.structs.replace(row, marks=row.marks[-MOST_MARKS:]) for row in rows)
+    legend = dict.fromkeys((mark.glyph, mark.word) for row in shown for mark in row.marks)
+    return Timeline(shown, begin, end, len(rows) * ROW, tuple(legend), tuple(_moments(rows)))
+
+
+def _moments(rows: Sequence[Row]) -> list[Moment]:
+    """Return all parts and marks in the order of their times."""
+    told = [
+        Moment(row.number, part.word, part.at, part.until - part.at if part.until is not None else None)
+        for row in rows
+        for part in row.parts
+    ]
+    told += [Moment(row.number, mark.word, mark.at) for row in rows for mark in row.marks]
+    return sorted(told, key=lambda one: one.at)
 
 
 def _steady(now: float, begin: float) -> float:
@@ -89,25 +118,36 @@ def _steady(now: float, begin: float) -> float:
 
 def _parts(job: jobs.Job, attempt: attempts.Attempt, begin: float, end: float, scale: float) -> Iterator[Stretch]:
     until = min(attempt.ended_at or end, end)
+    last = _last(job, attempt)
+    heard = last is not phases.Phase.DEPLOYING  # else it is launched, and still DEPLOYING
     ends = [
-        (attempt.launched_at, phases.Phase.DEPLOYING),
+        (attempt.launched_at if heard else None, phases.Phase.DEPLOYING),
         (attempt.processing_at, phases.Phase.DOWNLOADING),
         (attempt.storing_at, phases.Phase.PROCESSING),
-        (until, _last(job, attempt)),
+        (until, last),
     ]
     at = attempt.started_at
-    for stop, phase in ends:
-        if stop is None or stop <= at:
+    for told, phase in ends:
+        if told is None or told <= at:
             continue
-        yield _stretch(at, min(stop, until), str(phase), begin, scale)
+        stop = min(told, until)
+        over = told < until or attempt.ended_at is not None
+        x, width = (at - begin) * scale, max(1.0, (stop - at) * scale)
+        yield Stretch(x, width, marks.PHASES[phase].colour, str(phase), at, stop if over else None)
         at = stop
-    last = job.attempts[-1].number == attempt.number
-    verdict = attempt.verdict
     if attempt.ended_at is not None:
-        failed = verdict is not None and verdict.cause not in (attempts.Cause.SUCCEEDED, attempts.Cause.STOPPED)
-        other = phases.Phase.FAILED if failed else phases.Phase.HALTED
-        word = str(job.phase if last and job.terminal else other)
-        yield Stretch(max(0.0, (until - begin) * scale - 4), 4, marks.PHASES[word].colour, f"ended: {word}")
+        word = _ended(job, attempt)
+        x = max(0.0, (until - begin) * scale - 4)
+        yield Stretch(x, 4, marks.PHASES[word].colour, f"ended: {word}", attempt.ended_at, attempt.ended_at)
+
+
+def _ended(job: jobs.Job, attempt: attempts.Attempt) -> str:
+    """Return the phase in which an attempt has left its job."""
+    if job.attempts[-1].number == attempt.number and job.terminal:
+        return str(job.phase)
+    verdict = attempt.verdict
+    failed = verdict is not None and verdict.cause not in (attempts.Cause.SUCCEEDED, attempts.Cause.STOPPED)
+    return str(phases.Phase.FAILED if failed else phases.Phase.HALTED)
 
 
 def _last(job: jobs.Job, attempt: attempts.Attempt) -> phases.Phase:
@@ -119,10 +159,6 @@ def _last(job: jobs.Job, attempt: attempts.Attempt) -> phases.Phase:
     if job.live is not None and job.live.number == attempt.number and job.phase in phases.RUNNING:
         return job.phase
     return phases.Phase.DOWNLOADING if attempt.launched_at is not None else phases.Phase.DEPLOYING
-
-
-def _stretch(at: float, stop: float, phase: str, begin: float, scale: float) -> Stretch:
-    return Stretch((at - begin) * scale, max(1.0, (stop - at) * scale), marks.PHASES[phase].colour, phase)
 
 
 def _between(job: jobs.Job, place: int, found: Sequence[events.Record], end: float) -> list[events.Record]:

@@ -87,7 +87,7 @@ async def show(visit: visits.Visit) -> routing.Filled:
             "day": await _day(visit, states, running.now) if "day" in visit.asked("sections").split(",") else None,
             "notices": notices,
             "folded": len(notices) > NOTICES or sum(len(one.message + one.fix) for one in notices) > NOTICE_CHARACTERS,
-            "pools": [_pool(one) for one in _busiest(list(pools), most("pools", POOLS))],
+            "pools": [_pool(one) for one in _farthest(list(pools), most("pools", POOLS))],
             "hidden_pools": max(0, len(pools) - POOLS),
             "topics": (topics.JOBS, *sorted(topics.SHARED)),
             "refresh": 5
@@ -193,11 +193,19 @@ def _largest(rows: list[dict[str, Any]], most: int) -> tuple[list[dict[str, Any]
     return [one for one in rows if one["type"] in shown], len(gpus) - len(largest)
 
 
-def _busiest(pools: Sequence[bodies.PoolState], most: int) -> list[bodies.PoolState]:
-    """Return the pools with the most jobs, in the order of the tree."""
-    busiest = sorted(pools, key=lambda one: (one.waiting, one.running), reverse=True)[:most]
-    names = {one.pool.name for one in busiest}
-    return [one for one in pools if one.pool.name in names]
+def _farthest(pools: Sequence[bodies.PoolState], most: int) -> list[bodies.PoolState]:
+    """Return the pools that are farthest from their entitlement, in the order of the tree.
+
+    A difference in GPUs comes before one in CPUs, and the number of jobs decides between equal ones.
+    """
+
+    def apart(state: bodies.PoolState) -> tuple[float, float, int, int]:
+        resource, used, entitled = _use(state)
+        by = round(abs(used - entitled), 6)
+        return by if resource == "gpus" else 0.0, by if resource == "cpus" else 0.0, state.waiting, state.running
+
+    chosen = {one.pool.name for one in sorted(pools, key=apart, reverse=True)[:most]}
+    return [one for one in pools if one.pool.name in chosen]
 
 
 def promised(forecast: bodies.Forecasts | None) -> set[tuple[str, int]]:
@@ -223,9 +231,7 @@ def _facts(job: summaries.Summary) -> list[str]:
 
 
 def _pool(state: bodies.PoolState) -> dict[str, Any]:
-    resource = "gpus" if state.entitled.get("gpus") or state.held.devices else "cpus"
-    used = state.held.devices if resource == "gpus" else state.held.cpus_milli / 1000
-    entitled = state.entitled.get(resource, 0.0)
+    resource, used, entitled = _use(state)
     return {
         "name": state.pool.name,
         "used": amounts.of_resource(resource, used),
@@ -234,6 +240,13 @@ def _pool(state: bodies.PoolState) -> dict[str, Any]:
         "running": state.running,
         "waiting": state.waiting,
     }
+
+
+def _use(state: bodies.PoolState) -> tuple[str, float, float]:
+    """Return the resource by which a pool is judged, how much of it the pool has in use, and its entitlement to it."""
+    if state.entitled.get("gpus") or state.held.devices:
+        return "gpus", state.held.devices, state.entitled.get("gpus", 0.0)
+    return "cpus", state.held.cpus_milli / 1000, state.entitled.get("cpus", 0.0)
 
 
 def _against(above: float) -> str:

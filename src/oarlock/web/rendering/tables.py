@@ -26,7 +26,7 @@ FILE_ROWS = 2000
 _LEFT_OUT = frozenset({"svg", "button", "form", "script"})
 _COLUMNS_LEFT_OUT = frozenset({"drawn", "act"})
 _EXACT = {"time": "datetime", "data": "value"}
-_PASSING = frozenset({"seen", "sections", PARAMETER})
+PASSING = frozenset({"seen", "sections", PARAMETER})
 """The parameters of an address that are not a reader's choice: the link names its own."""
 _BREAK = "\x1e"  # between the lines of a cell; pages show no control characters
 _NUMBER = re.compile(r"-?\d+(\.\d+)?(e[+-]?\d+)?", re.ASCII)
@@ -38,7 +38,7 @@ def link(context: jinja2.runtime.Context, table: str, section: str = "", **chose
 
     `chosen` are parameters that the address lacks where the page answers a form.
     """
-    kept = {name: values for name, values in context["asked"].items() if name not in _PASSING}
+    kept = {name: values for name, values in context["asked"].items() if name not in PASSING}
     part = {"sections": section} if section else {}
     query = urlencode({**kept, **chosen, **part, PARAMETER: table}, doseq=True)
     return markupsafe.Markup(

@@ -51,6 +51,7 @@ class Templates:
         environment.globals["bar"] = parts.bar
         environment.globals["phase"] = parts.phase
         environment.globals["job_rows"] = jobrows.rows
+        environment.globals["query_with"] = query_with
         environment.globals["csv"] = tables.link
         environment.globals["static"] = static.path
         environment.filters |= {
@@ -107,3 +108,13 @@ def query(values: dict[str, Any]) -> str:
     """Return `?a=1&b=2` without empty values, to follow a path."""
     kept = {name: value for name, value in values.items() if value not in (None, "", (), [])}
     return f"?{urlencode(kept, doseq=True)}" if kept else ""
+
+
+@jinja2.pass_context
+def query_with(context: jinja2.runtime.Context, **changes: Any) -> str:
+    """Return the query of this address with other values of these parameters: a link keeps what else was chosen.
+
+    A parameter that gets no value is left out, and so are those that are no choice of the reader.
+    """
+    kept = {name: values for name, values in context["asked"].items() if name not in tables.PASSING}
+    return query({**kept, **changes})

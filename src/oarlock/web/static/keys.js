@@ -1,21 +1,24 @@
 // Keys: `/` search, `j` and `k` rows, `g` and a letter for pages, `?` help. The help has a switch for single keys, and
-// the choice of the theme. Both stay in this browser.
+// the choices of the theme and of the height of rows. All stay in this browser.
 "use strict";
 (() => {
   let going = false;
   const help = document.getElementById("keys");
   const single = document.getElementById("single-keys");
-  const theme = document.getElementById("theme");
   const typing = (target) => target.closest("input, textarea, select, [contenteditable]");
 
   single.checked = localStorage.getItem("keys") !== "off";
   single.addEventListener("change", () => localStorage.setItem("keys", single.checked ? "on" : "off"));
-  theme.value = document.documentElement.dataset.theme || "system";
-  theme.addEventListener("change", () => {
-    localStorage.setItem("theme", theme.value);
-    if (theme.value === "system") delete document.documentElement.dataset.theme;
-    else document.documentElement.dataset.theme = theme.value;
-  });
+  const look = document.documentElement.dataset;
+  for (const [name, usual] of Object.entries({ theme: "system", density: "compact" })) {
+    const field = document.getElementById(name);
+    field.value = look[name] || usual;
+    field.addEventListener("change", () => {
+      localStorage.setItem(name, field.value);
+      if (field.value === usual) delete look[name];
+      else look[name] = field.value;
+    });
+  }
   const opener = document.getElementById("show-keys");
   opener.hidden = false;
   opener.addEventListener("click", () => help.showModal());

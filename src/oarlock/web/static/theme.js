@@ -1,6 +1,9 @@
-// The chosen theme, before the first paint: "light", "dark", or the system's.
+// The chosen theme, "light", "dark" or the system's, and the chosen height of rows, before the first paint.
 "use strict";
 (() => {
-  const chosen = localStorage.getItem("theme");
-  if (chosen === "light" || chosen === "dark") document.documentElement.dataset.theme = chosen;
+  const looks = { theme: ["light", "dark"], density: ["comfortable"] };
+  for (const [name, words] of Object.entries(looks)) {
+    const chosen = localStorage.getItem(name);
+    if (words.includes(chosen)) document.documentElement.dataset[name] = chosen;
+  }
 })();

@@ -253,6 +253,8 @@ def _task_row(task: attempts.Task) -> list[str]:
 
 def _verdict(attempt: attempts.Attempt, before: tuple[str, ...]) -> None:
     """Print the end of the attempt. `before` has the last lines of the attempt before, which are not repeated."""
+    from oarlock.display.jobs import ranks
+
     verdict = attempt.verdict
     if verdict is None:
         if attempt.stop_message:
@@ -266,6 +268,8 @@ def _verdict(attempt: attempts.Attempt, before: tuple[str, ...]) -> None:
     else:
         for line in verdict.last_lines:
             terminal.out(f"    | {terminal.clean(line)}")
+    for line in ranks.failed_beside(attempt):
+        terminal.paragraph(line)
     if verdict.hint:
         terminal.paragraph(f"hint: {terminal.clean(verdict.hint)}")
     if attempt.no_restart:

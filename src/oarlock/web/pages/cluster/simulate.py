@@ -105,7 +105,6 @@ async def _form(
         "error": error,
         "command": _command({"workload": FIRST, "seed": "0", **typed}, policies),
         "earlier": [listed.row(one, page.now) for one in page.items],
-        "local": choices.offered,
     }
     return routing.Filled(
         template="cluster/simulate.html", facts=facts, status=error.status if error is not None else 200
@@ -123,9 +122,22 @@ def _command(typed: dict[str, str], policies: tuple[str, ...]) -> str:
 
 
 PAGES: tuple[routing.Page, ...] = (
-    routing.Page(path="/simulate", title="Simulate", handler=show, right=users.Right.USER, key="i"),
     routing.Page(
-        path="/simulate", title="Simulate", handler=start, method="POST", right=users.Right.USER, form_bytes=MOST_BYTES
+        path="/simulate",
+        title="Simulate",
+        handler=show,
+        capability=simulations.CAPABILITY,
+        right=users.Right.USER,
+        key="i",
+    ),
+    routing.Page(
+        path="/simulate",
+        title="Simulate",
+        handler=start,
+        method="POST",
+        capability=simulations.CAPABILITY,
+        right=users.Right.USER,
+        form_bytes=MOST_BYTES,
     ),
     routing.Page(path="/simulate/{job}", title="Simulation", handler=follow, live=True),
 )

@@ -17,7 +17,7 @@ from starlette import responses
 
 from oarlock.client import requests
 from oarlock.display import amounts
-from oarlock.display.jobs import endings, progress, stragglers
+from oarlock.display.jobs import endings, progress, ranks, stragglers
 from oarlock.spec import bodies, errors, jobs, phases, roles, summaries
 from oarlock.spec.access import users
 from oarlock.spec.cluster import prices
@@ -27,11 +27,12 @@ from oarlock.web.access import visits
 from oarlock.web.drawing import colours, startaxis, timeline
 from oarlock.web.pages.jobs import jobs as listed
 from oarlock.web.pages.jobs import jobsections
-from oarlock.web.rendering import templating, times
+from oarlock.web.rendering import tables, templating, times
 from oarlock.web.updates import topics
 
 ALL = "all"
 RANK_LINES = 200
+MOMENTS = 100
 MOST_KEY = 64
 
 
@@ -39,9 +40,12 @@ async def show(visit: visits.Visit) -> routing.Filled:
     client = visit.client
     job = await client.job(visit.parameters["job"])
     now = visit.server.now
+    jobsections.attempt_of(visit, job)  # refuses one that is not there, also before its ranks come into view
     why, events = await asyncio.gather(client.why(job.id), client.events(job.id, kinds=timeline.KINDS))
     short = summaries.of(job, now)
     drawn = timeline.draw(job, events, now)
+    moments = drawn.moments if drawn is not None else ()
+    shown_moments = tables.most(visit.asked(tables.PARAMETER), "timeline", MOMENTS)
     wanted = frozenset(name for text in visit.query.get("sections", ()) for name in text.split(","))
     shown = [one for one in jobsections.SECTIONS if one.name in wanted or ALL in wanted]
     found = await asyncio.gather(*(one.find(visit, job) for one in shown))
@@ -69,7 +73,13 @@ async def show(visit: visits.Visit) -> routing.Filled:
             "axis": startaxis.draw(why.forecast, why.ends, times.steady(now)),
             "remedies": _remedies(job, why) if visit.may(users.Right.USER) else [],
             "timeline": drawn,
-            "verdicts": [attempt for attempt in job.attempts[::-1] if attempt.verdict is not None or attempt.stacks],
+            "moments": moments[-shown_moments:],
+            "hidden_moments": max(0, len(moments) - shown_moments),
+            "verdicts": [
+                (attempt, ranks.failed_beside(attempt))
+                for attempt in job.attempts[::-1]
+                if attempt.verdict is not None or attempt.stacks
+            ],
             "sections": jobsections.SECTIONS,
             "loaded": {one.name: facts for one, facts in zip(shown, found, strict=True)},
             "next_steps": endings.next_steps(job)[1:],
@@ -80,13 +90,17 @@ async def show(visit: visits.Visit) -> routing.Filled:
 
 
 async def rank(visit: visits.Visit) -> routing.Filled:
-    """Show one rank: where it is, its exit record, its stacks, the end of its log."""
+    """Show one rank, in the last attempt unless the address names another: where it is, its exit record, its stacks,
+    the end of its log.
+    """
     job = await visit.client.job(visit.parameters["job"])
-    task = jobsections.task_of(job, visit.parameters["task"])
-    if task is None or job.attempt is None:
+    attempt = jobsections.attempt_of(visit, job)
+    task = jobsections.task_of(attempt, visit.parameters["task"])
+    if task is None or attempt is None:
         raise errors.NotFound(f"{job.name} has no such rank.", hint=f"Its ranks: oarlock show {job.name}")
-    slow = stragglers.find(job.attempt.tasks) if job.live is not None else None
-    choice = requests.LogChoice(role=str(task.role), index=task.index, tail=RANK_LINES)
+    chosen = attempt.number if visit.asked("attempt") else None
+    slow = jobsections.straggler(job, attempt)
+    choice = requests.LogChoice(role=str(task.role), index=task.index, attempt=chosen, tail=RANK_LINES)
     return routing.Filled(
         template="jobs/rank.html",
         facts={
@@ -94,18 +108,20 @@ async def rank(visit: visits.Visit) -> routing.Filled:
             "job": job,
             "here": templating.job_path(job.id),
             "task": task,
-            "attempt": job.attempt,
+            "attempt": attempt,
+            "chosen": chosen,
+            "beside": jobsections.beside(job, attempt, task),
             "share": stragglers.share_text(task),
             "straggler": slow if slow is not None and slow.task == task.name else None,
             "stacks": [
-                (attempt.number, one)
-                for attempt in job.attempts[::-1]
-                for one in attempt.stacks
-                if one.task == task.name
+                (one.number, taken)
+                for one in ([attempt] if chosen is not None else job.attempts[::-1])
+                for taken in one.stacks
+                if taken.task == task.name
             ],
             "lines": await jobsections.lines(visit, job.id, choice),
             "topics": (topics.of_job(job.id),),
-            "refresh": 5 if job.phase in phases.RUNNING else 0,
+            "refresh": 5 if job.phase in phases.RUNNING and attempt.ended_at is None else 0,
         },
     )
 

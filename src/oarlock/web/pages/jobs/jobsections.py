@@ -45,8 +45,9 @@ class Section(msgspec.Struct, frozen=True):
 
 
 async def _ranks(visit: visits.Visit, job: jobs.Job) -> dict[str, Any]:
-    tasks = job.attempt.tasks if job.attempt is not None else ()
-    slow = stragglers.find(tasks) if job.live is not None else None
+    attempt = attempt_of(visit, job)
+    tasks = attempt.tasks if attempt is not None else ()
+    slow = straggler(job, attempt)
     as_table = len(tasks) <= ROWS or visit.asked("ranks") == "table"
     most = tables.most(visit.asked(tables.PARAMETER), "ranks", MOST_ROWS)
     return {
@@ -56,6 +57,9 @@ async def _ranks(visit: visits.Visit, job: jobs.Job) -> dict[str, Any]:
         "count": len(tasks),
         "hidden": max(0, len(tasks) - (most if as_table else MOST_RANKS)),
         "foldable": len(tasks) > ROWS,
+        "attempt": attempt.number if attempt is not None else 0,
+        "chosen": attempt.number if attempt is not None and visit.asked("attempt") else None,
+        "beside": beside(job, attempt),
     }
 
 
@@ -157,7 +161,41 @@ async def lines(visit: visits.Visit, job: str, choice: requests.LogChoice) -> li
         return []
 
 
-def task_of(job: jobs.Job, name: str) -> attempts.Task | None:
-    """Return the rank of the present or last attempt with this name."""
-    tasks = job.attempt.tasks if job.attempt is not None else ()
-    return next((task for task in tasks if task.name == name), None)
+def attempt_of(visit: visits.Visit, job: jobs.Job) -> attempts.Attempt | None:
+    """Return the attempt that the address names, without a name the present or last one; None where there is none.
+
+    Raises InvalidInput, and NotFound for an attempt that the job has not had.
+    """
+    asked = visit.asked("attempt")
+    if not asked:
+        return job.attempt
+    if not asked.isdecimal():
+        raise errors.InvalidInput("The attempt is not a number.", hint="The first attempt is 1.")
+    found = next((one for one in job.attempts if one.number == int(asked[:9])), None)
+    if found is None:
+        last = job.attempts[-1].number if job.attempts else 0
+        hint = f"Its last attempt is {last}." if last else "It waits for its first one."
+        raise errors.NotFound(f"{job.name} has no attempt {asked[:9]}.", hint=hint)
+    return found
+
+
+def beside(job: jobs.Job, attempt: attempts.Attempt | None, task: attempts.Task | None = None) -> list[int]:
+    """Return the numbers of the attempts before and after this one; with a task, of those that have had it."""
+    if attempt is None:
+        return []
+    had = [one for one in job.attempts if task is None or one.task(task.role, task.index) is not None]
+    earlier = [one.number for one in had if one.number < attempt.number]
+    later = [one.number for one in had if one.number > attempt.number]
+    return [*earlier[-1:], *later[:1]]
+
+
+def straggler(job: jobs.Job, attempt: attempts.Attempt | None) -> stragglers.Straggler | None:
+    """Return the rank that the others wait for now; None in an attempt that is over."""
+    if attempt is None or job.live is None or job.live.number != attempt.number:
+        return None
+    return stragglers.find(attempt.tasks)
+
+
+def task_of(attempt: attempts.Attempt | None, name: str) -> attempts.Task | None:
+    """Return the rank of the attempt with this name."""
+    return next((task for task in attempt.tasks if task.name == name), None) if attempt is not None else None

@@ -15,6 +15,7 @@ import msgspec
 from starlette import responses
 
 from oarlock.client import requests, verbs
+from oarlock.display.jobs import ranks
 from oarlock.spec import errors, jobs, phases, tasklogs
 from oarlock.web import routing
 from oarlock.web.access import visits
@@ -190,7 +191,7 @@ def _row(row: folding.Row, chosen: dict[str, Any], line: str, to: str, most: int
         to=to,
         at=one.at,
         origin=one.task if several else one.offset,
-        tasks=folding.named([one.task, *row.others]) if row.others else "",
+        tasks=ranks.folded([one.task, *row.others]) if row.others else "",
         count=1 + len(row.others),
         parts=[
             part for run in terminal.runs(one.text, most) for part in _marked(run, plain, exact=bool(chosen["exact"]))
