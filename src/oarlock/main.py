@@ -207,8 +207,9 @@ class Server:
         secret = self._home.task_secret(secrets.token_bytes)
         words: frozenset[str] = capabilities.LOCAL
         examine = examination.Examination(lambda: programs.find(os.environ.get("PATH")), time.monotonic)
+        image: str | None = None
         if settings.backend == configuration.KUBERNETES:
-            own = settings.kubernetes
+            own, image = settings.kubernetes, engine.site.image
             words = capabilities.kubernetes(own.offered, own.profile_mounts(), *own.claims, own.checkpoint_url)
         return provided.Services(
             store=store,
@@ -232,6 +233,7 @@ class Server:
                 capabilities=(*words, *(f"{name}={value}" for name, value in engine.backend.capabilities().items())),
                 currency=settings.prices.currency,
             ),
+            image=image,
             task_secret=secret,
             clock=engine.clock,
             entropy=secrets.token_bytes,
@@ -421,14 +423,14 @@ class Engine:
         from oarlock.controllers.guarding import launching
 
         settings = self._settings
-        self.site = site.completed(settings.kubernetes, self._home.task_secret(secrets.token_bytes), settings.tls_ca)
-        opened = await backend.connect(self.site, os.environ, clock=time.time, monotonic=time.monotonic)
+        told = site.completed(settings.kubernetes, self._home.task_secret(secrets.token_bytes), settings.tls_ca)
+        opened = await backend.connect(told, os.environ, clock=time.time, monotonic=time.monotonic)
         self._check = lambda: opened.check_reached(settings.pods_url(self._url))
-        self.adds, self._owner, self._remains = opened.provisioner(), opened.owner, opened.remains()
+        self.site, self._owner = opened.site, opened.owner
+        self.adds, self._remains = opened.provisioner(), opened.remains()
         self.tensorboards = opened.boards(settings.pods_url(self._url), self._home.task_secret(secrets.token_bytes))
         self._references = references = functools.partial(jobsecrets.references, self._store, self._kept.secrets)
         agents = self._told_to_agents(Path())
-
         self.manifests = launching.rehearsal(opened.manifests, references, agents)
         return opened
 

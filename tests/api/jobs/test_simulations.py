@@ -13,7 +13,8 @@ import pytest
 from tests.api import rig as rigs
 from tests.api.jobs import test_outlook
 
-from oarlock.api.jobs import recordedjobs, simulations
+from oarlock.api.jobs import capabilities, recordedjobs, simulations
+from oarlock.backends.kubernetes.pods import rendering
 from oarlock.cli import main
 from oarlock.simulator import recorder
 from oarlock.spec import holdings, jobs, phases
@@ -199,6 +200,19 @@ async def test_a_server_without_the_capability_runs_no_simulations(rig: rigs.Rig
     async with rig.as_user("ann") as http:
         assert (await http.get("/api/v1/workloads")).json()["offered"] is False
     assert (await send(rig, workload="small-first", status=409))["code"] == "unsupported"
+
+
+async def test_in_pods_a_simulation_has_the_image_of_the_server(rig: rigs.Rig) -> None:
+    words = capabilities.kubernetes({"torch": "registry.example/torch:2"})
+    about = msgspec.structs.replace(rig.services.about, backend="kubernetes", capabilities=tuple(words))
+    rig.services = msgspec.structs.replace(rig.services, about=about, image="registry.example/oarlock:1")
+    rig.app = simulations_app(rig)
+    spec = (await send(rig, workload="small-first", policies=["fifo"]))["spec"]
+    assert spec["image"] == "registry.example/oarlock:1"
+    assert spec["command"] == [rendering.PYTHON, "-I", "-m", "oarlock.simulator.recorder", "scenario.yaml", "fifo"]
+    assert (spec["framework"], spec["priority"], spec["roles"]["worker"]["cpus"]) == ("plain", 0, 1)
+    refused = await send(rig, "bob", text="jobs:\n- {count: -1}", status=422)
+    assert "-1 jobs" in refused["message"], "this process checks it, wherever it would run"
 
 
 def simulations_app(rig: rigs.Rig) -> Any:

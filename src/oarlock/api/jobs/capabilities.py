@@ -83,6 +83,7 @@ PODS: frozenset[Capability] = frozenset(
         Capability.FILES,
         Capability.TENSORBOARD,
         Capability.MPI,
+        Capability.SIMULATIONS,
         Capability.SECRET_REFERENCES,
     }
 )

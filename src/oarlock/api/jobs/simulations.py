@@ -1,6 +1,7 @@
 """Simulations: a workload on a simulated cluster, as an ordinary job that the scheduler starts when a core is free.
 
 The server itself simulates nothing. It packs the workload as the job's code, and submits the job as the caller would.
+Where tasks run in images, the job has the server's own one, which has the program.
 Before that a process of a moment reads the scenario, so that one that is not valid is refused, and fails no job.
 Each user's simulations have one name, so that a user has one at a time. Its files, its log and its end are those of
 any job: cancel it as a job.
@@ -28,6 +29,7 @@ from oarlock.spec import errors, jobfile, phases, roles
 from oarlock.spec import jobs as nouns
 from oarlock.spec.access import users
 from oarlock.spec.input import validation
+from oarlock.spec.protocol import serverimage
 from oarlock.spec.simulator import simulations
 
 BUNDLED = {path.stem: path.read_text() for path in sorted((Path(__file__).parents[1] / "workloads").glob("*.yaml"))}
@@ -41,7 +43,7 @@ MOST_OUTCOME_BYTES = 32 << 20
 CHUNK_BYTES = 1 << 18
 CHECK_S = 20.0
 MOST_SAID = 2000
-_COMMAND = (sys.executable, "-I", "-m", "oarlock.simulator.recorder", SCENARIO)
+_RECORDER = ("-I", "-m", "oarlock.simulator.recorder")
 
 
 class Refusal(msgspec.Struct):
@@ -75,8 +77,9 @@ async def start(call: routes.Call) -> nouns.Job:
     own = await recordedjobs.read(services, access, asked.recorded) if asked.recorded is not None else None
     async with services.simulation_turns.of(access.user.name):
         files = await asyncio.to_thread(_files, asked, own)
-        digest = await _store(services, files, tuple(dict.fromkeys(asked.policies)))
-        submission = jobfile.Submission(spec=_spec(tuple(dict.fromkeys(asked.policies))), snapshot=digest)
+        policies = tuple(dict.fromkeys(asked.policies))
+        digest = await _store(services, files, policies)
+        submission = jobfile.Submission(spec=_spec(policies, services.image), snapshot=digest)
         try:
             job, _ = await jobs.admit(services, access, submission, "")
         except errors.NameTaken as error:
@@ -101,9 +104,11 @@ async def show(call: routes.Call) -> simulations.Simulation:
     )
 
 
-def _spec(policies: tuple[str, ...]) -> jobfile.JobSpec:
+def _spec(policies: tuple[str, ...], image: str | None) -> jobfile.JobSpec:
+    python = serverimage.PYTHON if image is not None else sys.executable
     return jobfile.JobSpec(
-        command=(*_COMMAND, *policies),
+        command=(python, *_RECORDER, SCENARIO, *policies),
+        image=image,
         name=simulations.NAME,
         framework=roles.Framework.PLAIN,
         priority=0,
@@ -188,7 +193,7 @@ def _packed(place: Path, files: dict[str, bytes]) -> snapshots.Snapshot:
 
 async def _check(code: Path, policies: tuple[str, ...]) -> None:
     """Raise the refusal of the job's own program. One that takes too long is left to the job."""
-    command = (*_COMMAND[:-1], "--check", SCENARIO, *policies)
+    command = (sys.executable, *_RECORDER, "--check", SCENARIO, *policies)
     reading = await asyncio.create_subprocess_exec(
         *command,
         cwd=code,

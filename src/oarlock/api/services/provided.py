@@ -160,6 +160,7 @@ class Services(msgspec.Struct, kw_only=True, frozen=True):
     received: storage.ReceivedFiles
     health: Health
     about: About
+    image: str | None = None  # the server's own, where tasks run in images
     task_secret: bytes
     clock: Callable[[], float]
     entropy: Callable[[int], bytes]

@@ -121,6 +121,11 @@ class KubernetesBackend:
         self._discarded: set[str] = set()  # UIDs of pods that are about to go
         self._running: list[asyncio.Task[None]] = []
 
+    @property
+    def site(self) -> Site:
+        """The facts of the cluster, with the server's own image."""
+        return self._site
+
     def open(self) -> None:
         """Begin to follow the cluster."""
         followed = (self._state, self._own, self._volumes, self._slices)

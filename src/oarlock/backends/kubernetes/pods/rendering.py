@@ -34,6 +34,7 @@ from oarlock.backends.kubernetes.site import CONTAINERS, Profile, Sidecar, Site
 from oarlock.spec import attempts, errors, holdings, jobfile
 from oarlock.spec.checkpoints import checkpointlocations
 from oarlock.spec.input import quantities
+from oarlock.spec.protocol import serverimage
 
 Manifest = dict[str, Any]
 
@@ -70,8 +71,7 @@ SHELL = (*_PYTHON, f"{RUNTIME}/agent.pyz", "--shell", TASK_DIRECTORY)
 SHELL_SERVER = (*_PYTHON, f"{RUNTIME}/agent.pyz", "--serve-shell", TASK_DIRECTORY)
 """The process of a worker of MPI, which runs the launcher's commands."""
 
-PYTHON = "/opt/oarlock/venv/bin/python"
-"""The interpreter of the server's image, which has Oarlock's packages."""
+PYTHON = serverimage.PYTHON
 DELIVERED_AGENT = (PYTHON, "-I", "-S", f"{DELIVERED}/agent.pyz")
 """The agent in a container of the server's image."""
 _HELPER = (PYTHON, "-m", "oarlock.data", "--task", TASK_DIRECTORY, "serve", MAILBOX)
