@@ -123,6 +123,7 @@ async def test_charts_come_with_the_first_number_and_outlive_a_lost_server(
         assert not await page.locator(".empty:has-text('session.log')").count()
 
         await page.fill("#look input[name=smooth]", "5")
+        watched.expect(rf"net::ERR_FAILED at {still.url}/(live|jobs/|compare)")
         await page.context.route("**/*", lambda route: route.abort())
         await page.wait_for_selector("#connection:has-text('reconnecting')")
         assert await page.locator("figure[data-name=loss] canvas").is_visible(), "the content stays"
@@ -132,6 +133,7 @@ async def test_charts_come_with_the_first_number_and_outlive_a_lost_server(
         await page.wait_for_selector("#connection", state="hidden")
         assert await page.locator("#look input[name=smooth]").input_value() == "5", "what was entered stays"
 
+        watched.expect(r"status of 401 ")
         await page.context.clear_cookies()
         await page.wait_for_selector("#connection:has-text('The session has ended')")
         await page.context.close()
@@ -147,6 +149,7 @@ async def test_a_chart_that_fails_while_the_server_is_lost_is_drawn_once_it_is_b
         watched = await test_stills.opened(chromium, still, moving=True)
         page = await watched.page(f"/jobs/{job.id}/metrics")
         await page.wait_for_selector("figure[data-name=loss] canvas")
+        watched.expect(rf"net::ERR_FAILED at {still.url}/jobs/")
         await page.context.route("**/jobs/**", lambda route: route.abort())
         await page.select_option("select[name=x]", "time")
         await page.wait_for_selector("#connection:has-text('reconnecting')")

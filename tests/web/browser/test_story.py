@@ -292,6 +292,7 @@ class Story:
         assert "time to the end, mean" in await page.locator("main").inner_text()
 
     async def the_browser_is_logged_out(self) -> None:
+        self.browser.expect(r"status of 401 ")
         await self.hand.press(self.page, self.page.locator("form[action='/logout'] button"))
         await self.page.wait_for_selector("h1:text-is('Log in')")
         for one in (self.home, self.listed):
