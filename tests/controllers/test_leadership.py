@@ -17,6 +17,10 @@ class Clock:
         return self.now
 
 
+TAKEOVER_S = 15.0
+"""The promise of docs/kubernetes.md: from the last sign of life of the leader until another server leads."""
+
+
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
@@ -46,6 +50,24 @@ async def test_the_second_waits_until_the_first_has_expired(store: memory.Memory
     assert second.epoch == 2
     await first.tick()
     assert first.epoch is None
+
+
+async def test_another_server_leads_within_15_s_of_the_last_renewal(clock: Clock) -> None:
+    """With the defaults, ticked when it asks to be, whenever between two renewals its first question comes."""
+    took = []
+    for tenths in range(34):
+        store, began = memory.MemoryStore(), clock.now
+        leader, follower = (leadership.Leading(store, holder=name, clock=clock) for name in ("a", "b"))
+        await leader.tick()
+        clock.now += tenths / 10
+        await follower.tick()
+        while follower.epoch is None:
+            clock.now = (follower.wake_at() or 0.0) + 0.01  # a loop wakes a moment later
+            await follower.tick()
+        assert leader.epoch is None
+        took.append(clock.now - began)
+    assert max(took) <= TAKEOVER_S
+    assert max(took) > leadership.TTL_S + 3.0, "the worst time between two renewals was tried"
 
 
 async def test_it_believes_no_longer_than_the_store_however_slow_the_answer_was(clock: Clock) -> None:
