@@ -13,7 +13,7 @@ from oarlock.backends import provisioners
 from oarlock.controllers import nodeclasses
 from oarlock.controllers import provisioning as controllers
 from oarlock.scheduler.provisioning import requesting
-from oarlock.spec import errors, jobs, phases, plans, resources
+from oarlock.spec import errors, events, jobs, phases, plans, resources
 from oarlock.spec.cluster import nodes, provisioning
 
 Answer = provisioning.Answer
@@ -138,6 +138,33 @@ async def test_a_job_that_is_taken_back_withdraws_its_request(scaled: Autoscaled
     await scaled.run_for(2 * controllers.PERIOD_S)
     assert await scaled.open() == {}
     assert (await scaled.plant.job(job)).node_request is None
+
+
+async def test_a_gang_that_changes_its_size_has_one_request_for_the_new_size(scaled: Autoscaled) -> None:
+    """As by `oarlock set JOB --min N`: the request for the size of before is withdrawn, whatever its answer was."""
+    job = await requested(scaled)
+    await scaled.answer(Answer.ACCEPTED)
+    for number, least in ((2, 1), (3, 2)):
+        await scaled.run_for(2 * controllers.PERIOD_S)
+        await scaled.plant.tell(job, events.Edited(min=least, by="alice"))
+        await scaled.run_for(4 * controllers.PERIOD_S)
+        assert await scaled.open() == {(job, number): least}
+        found = (await scaled.plant.job(job)).node_request
+        assert found is not None
+        assert (found.number, found.answer, found.need.nodes) == (number, Answer.NONE, {"big": least})
+
+
+@pytest.mark.parametrize("edit", [events.Edited(max=4), events.Edited(priority=70)], ids=["max", "priority"])
+async def test_a_change_that_needs_no_other_nodes_keeps_the_request(scaled: Autoscaled, edit: events.Edited) -> None:
+    job = await requested(scaled)
+    await scaled.answer(Answer.ACCEPTED)
+    await scaled.run_for(2 * controllers.PERIOD_S)
+    await scaled.plant.tell(job, edit)
+    await scaled.run_for(4 * controllers.PERIOD_S)
+    assert await scaled.open() == {(job, 1): 2}
+    found = (await scaled.plant.job(job)).node_request
+    assert found is not None
+    assert (found.number, found.answer) == (1, Answer.ACCEPTED)
 
 
 async def test_another_server_finds_the_request_again(scaled: Autoscaled) -> None:

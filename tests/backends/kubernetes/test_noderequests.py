@@ -19,7 +19,7 @@ from oarlock.backends import provisioners
 from oarlock.backends.kubernetes import noderequests
 from oarlock.backends.kubernetes import site as sites
 from oarlock.backends.kubernetes.apiserver import client, discovery, objects
-from oarlock.spec import errors, holdings
+from oarlock.spec import errors, events, holdings
 from oarlock.spec.cluster import nodes, provisioning
 
 pytestmark = apiserver.needed
@@ -261,6 +261,14 @@ async def test_too_few_nodes(scaled: ClusterAutoscaled) -> None:
 
 async def test_canceled(scaled: ClusterAutoscaled) -> None:
     await stories.test_a_job_that_is_taken_back_withdraws_its_request(scaled, "cancel")
+
+
+async def test_another_size(scaled: ClusterAutoscaled) -> None:
+    await stories.test_a_gang_that_changes_its_size_has_one_request_for_the_new_size(scaled)
+
+
+async def test_the_same_size(scaled: ClusterAutoscaled) -> None:
+    await stories.test_a_change_that_needs_no_other_nodes_keeps_the_request(scaled, events.Edited(max=4))
 
 
 async def test_without_the_definition_the_event_carries_the_numbers(
