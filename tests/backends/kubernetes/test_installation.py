@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
+import json
 import os
 import re
 import subprocess
@@ -14,6 +16,7 @@ import pytest
 import yaml
 from tests.backends.kubernetes.testcluster import apiserver, restricted, rights
 
+from oarlock import configuration
 from oarlock.api.process import homefolder
 from oarlock.api.security import authentication
 from oarlock.backends.kubernetes import ownimage
@@ -23,6 +26,8 @@ from oarlock.spec.protocol import tasktokens
 
 KUBECTL = apiserver.ASSETS / "kubectl"
 OVERLAYS = rights.DEPLOY / "overlays"
+SERVERS = ("sqlite", "postgresql", "replicas")
+"""The overlays with a server."""
 
 
 def documents(name: str) -> list[dict[str, Any]]:
@@ -57,8 +62,60 @@ def test_the_port_of_the_service_does_not_become_the_servers_setting() -> None:
     assert said["OARLOCK_URL"] == "https://$(OARLOCK_SERVICE_HOST)"
 
 
+def kubectl(*words: str) -> str:
+    """Return the output of a command that needs no cluster."""
+    done = subprocess.run([str(KUBECTL), *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def rendered(overlay: str) -> dict[str, dict[str, Any]]:
+    """Return the objects of an overlay by kind: the last one, where there are several."""
+    return {one["kind"]: one for one in yaml.safe_load_all(kubectl("kustomize", str(OVERLAYS / overlay)))}
+
+
+def variables(overlay: str) -> dict[str, dict[str, Any]]:
+    """Return by name Oarlock's variables of all containers of the server's pod."""
+    pod = rendered(overlay)["Deployment"]["spec"]["template"]["spec"]
+    every = [one for part in (*pod["initContainers"], *pod["containers"]) for one in part.get("env", ())]
+    return {one["name"]: one for one in every if one["name"].startswith("OARLOCK_")}
+
+
 @apiserver.needed
-@pytest.mark.parametrize("overlay", ["sqlite", "postgresql", "replicas"])
+@pytest.mark.parametrize("overlay", SERVERS)
+def test_every_variable_and_the_file_of_an_overlay_are_settings_of_the_server(overlay: str, tmp_path: Path) -> None:
+    """The server leaves out a variable that it does not know, and would run without what it says."""
+    said = {"OARLOCK_BACKEND": "kubernetes", "OARLOCK_HOME": str(tmp_path)}
+    for name, one in variables(overlay).items():
+        said[name] = one.get("value", "postgresql://ann:word@db.example/oarlock")
+        said[name] = said[name].replace("$(OARLOCK_SERVICE_HOST)", "10.96.0.7")
+        if said[name].endswith(".pem"):
+            said[name] = str(tmp_path / Path(said[name]).name)
+            Path(said[name]).touch()
+    known = {f"OARLOCK_{name.upper()}": name for name in (*configuration.FLAGS, "home")}
+    assert said.keys() <= known.keys()
+    (tmp_path / configuration.CONFIG_FILE).write_text(rendered(overlay)["ConfigMap"]["data"]["config.toml"])
+    told = configuration.read(said)
+    assert {name: str(getattr(told, known[name])) for name in said} == said
+    assert told.kubernetes.namespace == "oarlock-jobs"
+
+
+@apiserver.needed
+@pytest.mark.parametrize("overlay", ["postgresql", "replicas"])
+def test_the_secret_of_the_database_is_the_one_that_the_page_tells_to_make(overlay: str) -> None:
+    page = (rights.DEPLOY.parent / "docs" / "kubernetes.md").read_text()
+    (command,) = re.findall(r"`kubectl ([^`]*create secret generic oarlock-[^`]*)`", page)
+    assert command in (OVERLAYS / "postgresql" / "kustomization.yaml").read_text()
+    made = json.loads(kubectl(*command.split(), "--dry-run=client", "--output=json"))
+    deployment = rendered(overlay)["Deployment"]
+    assert made["metadata"]["namespace"] == deployment["metadata"]["namespace"]
+    wanted = variables(overlay)["OARLOCK_DATABASE"]["valueFrom"]["secretKeyRef"]
+    assert wanted == {"name": made["metadata"]["name"], "key": next(iter(made["data"]))}
+    assert base64.b64decode(made["data"][wanted["key"]]).startswith(b"postgresql://")
+
+
+@apiserver.needed
+@pytest.mark.parametrize("overlay", SERVERS)
 async def test_an_api_server_takes_the_objects(
     overlay: str, api_server: apiserver.ApiServer, api: client.Client
 ) -> None:
@@ -125,10 +182,7 @@ def test_the_page_names_all_that_servers_share() -> None:
 
 @apiserver.needed
 def test_two_servers_have_homes_of_their_own_and_one_volume() -> None:
-    made = subprocess.run(
-        [str(KUBECTL), "kustomize", str(OVERLAYS / "replicas")], capture_output=True, text=True, check=True
-    ).stdout
-    by_kind = {one["kind"]: one for one in yaml.safe_load_all(made)}
+    by_kind = rendered("replicas")
     spec = by_kind["Deployment"]["spec"]
     pod = spec["template"]["spec"]
     assert spec["replicas"] == 2
