@@ -160,6 +160,9 @@ async def test_a_change_that_needs_no_other_nodes_keeps_the_request(scaled: Auto
     await scaled.answer(Answer.ACCEPTED)
     await scaled.run_for(2 * controllers.PERIOD_S)
     await scaled.plant.tell(job, edit)
+    scaled.plant.now += controllers.PERIOD_S
+    await scaled.controller.tick()
+    assert await scaled.open() == {(job, 1): 2}, "also before the next plan, which alone can tell what the gang lacks"
     await scaled.run_for(4 * controllers.PERIOD_S)
     assert await scaled.open() == {(job, 1): 2}
     found = (await scaled.plant.job(job)).node_request

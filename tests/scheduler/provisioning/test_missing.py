@@ -69,6 +69,14 @@ def test_a_gang_lacks_the_fewest_nodes_beside_the_free_ones() -> None:
     assert lacks(snapshot(node("a"), wait=(gang("g", gpus=4),), run=(held,), classes=())) == {}
 
 
+def test_a_gang_that_no_plan_has_judged_yet_keeps_its_request_for_the_same_tasks() -> None:
+    """Its owner has just changed its priority, say. A first request waits for the plan."""
+    changed = snapshot(wait=(gang("g", tasks=2, gpus=4),))
+    assert missing.missing(changed) == {}
+    assert missing.missing(changed, {"g": asked_before(2, 2)}) == {"g": asked_before(2, 2)}
+    assert missing.missing(changed, {"g": asked_before(3, 3)}) == {}
+
+
 def test_the_places_of_all_tasks_are_told() -> None:
     of = refused(snapshot(node("a", node_class="big"), node("b"), wait=(gang("g", tasks=4, gpus=3),)))
     need = missing.missing(of)["g"]

@@ -8,7 +8,7 @@ A gang that the limit of its pool holds back asks for none, because new nodes wo
 whose place is being cleared, or that waits after a failure of the platform.
 
 A gang with an open request keeps it: nodes come one by one, and a request that shrank with each of them would be made
-anew again and again.
+anew again and again. So does one that its owner has just changed, which has no refusal until the next plan.
 
 A search costs time with the number of new nodes. One look searches for `SEARCHED` gangs at most, and the next look goes
 on with the others: those for which it searched in vain come again after all others.
@@ -69,8 +69,7 @@ def look(snapshot: plans.Snapshot, requested: Mapping[str, provisioning.Need], v
     if not snapshot.rules.node_classes:
         return Look({}, frozenset())
     given = requested
-    queue = sorted((gang for gang in snapshot.waiting if gang.refusal is not None), key=_order)
-    queue = [gang for gang in queue if gang.refusal is not None and gang.refusal.code in KEEPING]
+    queue = sorted((gang for gang in snapshot.waiting if _may_want(gang, given)), key=_order)
     found = {gang.job: given[gang.job] for gang in queue if gang.job in given and _same_size(gang, given)}
     lacking = [gang.job for gang in queue if gang.job not in found]
     fresh = [job for job in lacking if job not in vain]
@@ -90,6 +89,12 @@ def look(snapshot: plans.Snapshot, requested: Mapping[str, provisioning.Need], v
                 found[gang.job] = need
     before = vain.intersection(lacking) if fresh else frozenset[str]()
     return Look(found, before | (searched - found.keys()))
+
+
+def _may_want(gang: plans.Gang, given: Mapping[str, provisioning.Need]) -> bool:
+    if gang.refusal is None:
+        return gang.job in given and _same_size(gang, given)
+    return gang.refusal.code in KEEPING
 
 
 def _order(gang: plans.Gang) -> tuple[int, float, str]:
