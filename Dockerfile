@@ -5,8 +5,10 @@
 # Bytecode is compiled without the times of its sources, which a reproducible image sets to one date: Python would
 # compile everything anew at each start.
 FROM debian:bookworm-slim AS build
+ARG SNAPSHOT
 ENV PYTHONHASHSEED=0
-RUN apt-get update && apt-get install --yes --no-install-recommends python3 python3-venv
+COPY deploy/images/packages.sh /tmp/
+RUN sh /tmp/packages.sh "$SNAPSHOT" python3 python3-venv
 COPY pyproject.toml constraints.txt README.md LICENSE /source/
 COPY src /source/src
 RUN python3 -m venv /opt/oarlock/venv \
@@ -21,9 +23,10 @@ RUN /opt/oarlock/venv/bin/python /source/runtime.py /opt/oarlock/runtime \
     && sh /source/slim.sh /opt/oarlock/venv
 
 FROM debian:bookworm-slim
+ARG SNAPSHOT
 ENV PYTHONHASHSEED=0
-COPY deploy/images/slim.sh /tmp/
-RUN apt-get update && apt-get install --yes --no-install-recommends ca-certificates openssl python3 \
+COPY deploy/images/packages.sh deploy/images/slim.sh /tmp/
+RUN sh /tmp/packages.sh "$SNAPSHOT" ca-certificates openssl python3 \
     && sh /tmp/slim.sh /usr/lib/python3.11
 COPY --from=build /opt/oarlock /opt/oarlock
 RUN install --directory --owner=10001 --group=10001 /var/lib/oarlock

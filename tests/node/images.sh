@@ -72,7 +72,7 @@ build() { # build TREE NAME TAG
 large() { # large NAME TAG PATH...: an image of deploy/images, from these files and folders
     local name=$1 tag=$2
     shift 2
-    if ! built "$tag" deploy/images/build deploy/images/slim.sh constraints.txt "$@"; then
+    if ! built "$tag" deploy/images/build deploy/images/{packages,slim}.sh constraints.txt "$@"; then
         build . "$name" "registry.example/$tag:1"
         touch "$kept/$tag.facts"
         mv "$kept/$tag.next" "$kept/$tag"
