@@ -52,6 +52,14 @@ TABLE: Mapping[str, str] = {
     ),
     "a node of the cluster": "a machine that is itself a node of the cluster of KUBECONFIG: pods reach a server on it",
     "IPv6": "an address of IPv6 of the machine itself (::1): a pod of a cluster that uses IPv6",
+    **{
+        version: f"an interpreter by pyenv or uv, or on the PATH as `{version.lower().replace(' ', '')}`: {why}"
+        for version, why in {
+            "Python 3.6": "the oldest for the hook that writes stacks",
+            "Python 3.8": "the oldest for the agent",
+            "Python 3.9": "the oldest for `oarlock.train`. PyPy will do: as root on Debian 12, `apt-get install pypy3`",
+        }.items()
+    },
     "mpirun": "Open MPI: as root on Debian, `apt-get install openmpi-bin`",
     "mpiexec.hydra": "MPICH, which lives beside Open MPI: as root on Debian, `apt-get install mpich`",
     "DejaVu fonts": "the fonts of the stored pictures of pages: as root on Debian, `apt-get install fonts-dejavu-core`",

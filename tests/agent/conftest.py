@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -20,7 +21,7 @@ def agent(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def make_rig(tmp_path: Path, agent: Path) -> Iterator[Callable[..., rigs.Rig]]:
     made: list[rigs.Rig] = []
 
-    def make(python: str = rigs.INTERPRETERS[0]) -> rigs.Rig:
+    def make(python: str = sys.executable) -> rigs.Rig:
         folder = tmp_path / f"task-{len(made)}"
         folder.mkdir()
         made.append(rigs.Rig(folder / "task", agent, python))

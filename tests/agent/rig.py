@@ -13,11 +13,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+from _pytest.mark import ParameterSet
+from tests import needs, oldpythons
 from tests.agent.fakeserver import FakeServer
 
 HOOK = Path(__file__).parents[2] / "src" / "oarlock" / "agent" / "hook"
-OLD_PYTHONS = sorted(Path.home().glob(".pyenv/versions/3.8.*/bin/python"))
-INTERPRETERS = [sys.executable, *map(str, OLD_PYTHONS[:1])]
+
+
+def old_python(version: str) -> ParameterSet:
+    """Return an interpreter of this version as a parameter of tests, which are skipped where there is none."""
+    found = oldpythons.interpreter(version)
+    return pytest.param(found, id=version, marks=needs.mark(f"Python {version}", there=bool(found)))
+
+
+EVERY_PYTHON = pytest.mark.parametrize("python", [pytest.param(sys.executable, id="new"), old_python("3.8")])
+"""The newest and the oldest Python that an agent may have."""
 CEILING_S = 240.0
 
 

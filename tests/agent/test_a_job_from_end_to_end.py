@@ -16,10 +16,8 @@ from tests.agent.archives import packed
 
 from oarlock.agent import zipapp
 
-EVERY_PYTHON = pytest.mark.parametrize("python", rigs.INTERPRETERS, ids=lambda path: "old" if "3.8" in path else "new")
 
-
-@EVERY_PYTHON
+@rigs.EVERY_PYTHON
 def test_a_command_runs_and_everything_it_says_arrives(make_rig, python):
     rig = make_rig(python)
     record = rig.run("echo hello; echo trouble >&2; exit 3")
@@ -31,7 +29,7 @@ def test_a_command_runs_and_everything_it_says_arrives(make_rig, python):
     assert rig.server.phases() == ["PROCESSING"]
 
 
-@EVERY_PYTHON
+@rigs.EVERY_PYTHON
 def test_the_exit_record_has_the_last_step(make_rig, python):
     """Odd values, half a line and other processes' steps aside."""
     rig = make_rig(python)
@@ -46,7 +44,7 @@ def test_the_exit_record_has_the_last_step(make_rig, python):
     assert make_rig(python).run("exit 1")["step"] is None
 
 
-@EVERY_PYTHON
+@rigs.EVERY_PYTHON
 def test_code_is_fetched_verified_and_run(make_rig, python):
     rig = make_rig(python)
     blob = packed({"train.py": b"import pkg\nprint(pkg.WORD)\n", "pkg/__init__.py": b"WORD = 'unpacked'\n"})

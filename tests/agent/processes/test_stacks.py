@@ -39,7 +39,7 @@ def test_stacks_of_a_hung_script_that_knows_nothing_of_us(rig, hang):
     assert len(rig.user_processes()) == 2, "no process died of the question"
 
 
-@pytest.mark.parametrize("python", rigs.INTERPRETERS, ids=lambda path: "old" if "3.8" in path else "new")
+@rigs.EVERY_PYTHON
 def test_stacks_of_forked_and_spawned_children(make_rig, python):
     rig = make_rig(python)
     script = (
@@ -99,10 +99,7 @@ def run_with_hook(tmp_path: Path, *argv: str, report: bool = True, **env: str) -
     return subprocess.run(argv, env=variables, capture_output=True, text=True, timeout=280, check=False)
 
 
-PYTHONS = [sys.executable, *map(str, sorted(Path.home().glob(".pyenv/versions/3.6.*/bin/python"))[:1])]
-
-
-@pytest.mark.parametrize("python", [*PYTHONS, *rigs.INTERPRETERS[1:]])
+@pytest.mark.parametrize("python", [sys.executable, rigs.old_python("3.6"), rigs.old_python("3.8")])
 def test_the_hook_says_nothing_leaves_nothing_and_changes_nothing(tmp_path, python):
     done = run_with_hook(tmp_path, python, "-c", "import os; print(os.open('/dev/null', 0))")
     assert (done.returncode, done.stdout, done.stderr) == (0, "3\n", ""), "the first free file is still 3"

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import sys
 
-import pytest
 from tests.agent import rig as rigs
 
-EVERY_PYTHON = pytest.mark.parametrize("python", rigs.INTERPRETERS, ids=lambda path: "old" if "3.8" in path else "new")
 KEEP = {"to": "file:///nowhere", "ignore": ["-x", "*.tmp"], "limit_bytes": 5, "limit_files": 6}
 TELL = "json.dump(args, open(os.environ['OUT'] + '/asked', 'w')); print(json.dumps({'files': 1, 'bytes': 2}))"
 
@@ -23,7 +21,7 @@ def kept(rig):
     return [report["kept"] for report in rig.server.reports if report.get("kept")]
 
 
-@EVERY_PYTHON
+@rigs.EVERY_PYTHON
 def test_a_good_end_waits_for_the_files_to_keep(make_rig, python):
     rig = make_rig(python)
     record = rig.run("echo new > made", helper=helper(rig), keep=KEEP)

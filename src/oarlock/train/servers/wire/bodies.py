@@ -45,7 +45,7 @@ class Shared:
             self._socket.send(kind, fields, body)
             return
         places = list(itertools.accumulate((each.nbytes for each in body), initial=0))[:-1]
-        moved = [(place, piece) for place, piece in zip(places, body, strict=True) if self._offset(piece) != place]
+        moved = [(place, piece) for place, piece in zip(places, body) if self._offset(piece) != place]
         # What leaves its place in the segment is copied out first: another piece may be written over it.
         for place, piece in [(place, self._outside(piece)) for place, piece in moved]:
             self._memory[place : place + piece.nbytes] = piece
