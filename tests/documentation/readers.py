@@ -19,12 +19,13 @@ LIMIT_S = 1500
 
 
 class Reader:
-    """`folder` gets the home, a clone and an empty directory to work in; `bin` stands first on the PATH."""
+    """`folder` gets the home, a clone, an empty directory to work in, and what the last blocks said."""
 
     def __init__(self, folder: Path, *, activated: bool = True) -> None:
         self._folder = folder
         self.work = folder / "work"
         self.clone = folder / "oarlock"
+        self.said = folder / "said"
         self._tools = folder / "stand-ins"
         for place in (self.work, self._tools, folder / "home", folder / "blocks"):
             place.mkdir(parents=True)
@@ -50,8 +51,7 @@ class Reader:
         """Run the page's blocks. `instead` holds the lines in whose place something shorter is run."""
         script = self._folder / "page.sh"
         script.write_text(self._script(page, instead))
-        said = self._folder / "said"
-        with said.open("wb") as out:
+        with self.said.open("wb") as out:
             shell = subprocess.Popen(
                 ["bash", "-eu", "-o", "pipefail", str(script)],
                 cwd=work,
@@ -67,7 +67,7 @@ class Reader:
                 if shell.poll() is None:
                     os.killpg(shell.pid, signal.SIGKILL)
                     shell.wait()
-        assert code == 0, f"it ended with {code}:\n{said.read_text(errors='replace')[-6000:]}"
+        assert code == 0, f"it ended with {code}:\n{self.said.read_text(errors='replace')[-6000:]}"
 
     def _script(self, page: Sequence[blocks.Block], instead: Mapping[str, str]) -> str:
         lines = []

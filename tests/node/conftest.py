@@ -12,7 +12,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,7 @@ class Site(shells.Shell):
 
     def __init__(self, folder: Path, reader: readers.Reader) -> None:
         super().__init__(folder)
+        self.reader = reader
         self.home = Path(reader.env["HOME"]) / ".oarlock"
         self.env = {**reader.env, "OARLOCK_HOME": str(self.home)}
         self._forward: subprocess.Popen[bytes] | None = None
@@ -83,6 +84,11 @@ class Site(shells.Shell):
                 if time.monotonic() > deadline:
                     raise
 
+    def reads(self, page: Sequence[blocks.Block], work: Path) -> str:
+        """Run these blocks of a page in this directory; return what they say."""
+        self.reader.reads(page, work, {}, PATIENCE_S)
+        return self.reader.said.read_text(errors="replace")
+
     def pods(self) -> list[dict[str, Any]]:
         return self.objects("pods", "--namespace", JOBS)
 
@@ -94,16 +100,18 @@ class Site(shells.Shell):
 
     def forward(self) -> None:
         """Forward the port again: kubectl's end with the pod that it leads to."""
-        end_those_of(Path(self.env["HOME"]), "port-forward")
+        self.close()
         self.kubectl("--namespace", SERVER, "rollout", "status", "deployment/oarlock", "--timeout", f"{PATIENCE_S}s")
         command = ["kubectl", "--namespace", SERVER, "port-forward", "service/oarlock", "7443:443"]
         self._forward = subprocess.Popen(command, env=self.env, stdout=subprocess.DEVNULL)
         self.until(lambda: self.do("version", code=None).stdout.count("at https") == 1, "the server answers again")
 
     def close(self) -> None:
+        """End the forwarding of the port, by the page's reader or by this user."""
         if self._forward is not None:
             self._forward.kill()
             self._forward.wait()
+            self._forward = None
         end_those_of(Path(self.env["HOME"]), "port-forward")
 
 
@@ -119,7 +127,7 @@ def end_those_of(home: Path, word: str) -> None:
 
 
 def page() -> list[blocks.Block]:
-    """Return the blocks of the page up to the first trained model. `tests/e2e/kubernetes/test_page.py` reads on."""
+    """Return the blocks of the page up to the first trained model. `test_page.py` reads on."""
     text = PAGE.read_text(encoding="utf-8")
     inside = text[: text.index("## For several users")]
     return [block for block in blocks.of(inside) if block.language != "text"]
@@ -155,7 +163,7 @@ def site(tmp_path_factory: pytest.TempPathFactory, _cluster_is_named: None) -> I
     one = Site(folder / "user", reader)
     _volumes(one, folder)
     try:
-        reader.reads(page(), reader.clone, {}, PATIENCE_S)
+        one.reads(page(), reader.clone)
         yield one
     finally:
         one.close()

@@ -241,14 +241,14 @@ def test_a_job_goes_on_while_the_server_moves(site: Site) -> None:
 
 def test_one_user_does_not_reach_the_job_of_another(site: Site) -> None:
     """Neither by the server nor by kubectl."""
-    token = site.do("users", "add", "ann").stdout.split()[-1]
-    ann = {
+    token = site.do("users", "add", "bea").stdout.split()[-1]
+    bea = {
         **site.env,
-        "OARLOCK_HOME": str(site.home.parent / "ann"),
+        "OARLOCK_HOME": str(site.home.parent / "bea"),
         "OARLOCK_TOKEN": token,
         "OARLOCK_SERVER": conftest.URL,
     }
-    site.env, kept = {**ann, "OARLOCK_CA_FILE": str(authority(site))}, site.env
+    site.env, kept = {**bea, "OARLOCK_CA_FILE": str(authority(site))}, site.env
     try:
         for words in (("show",), ("logs",), ("files",), ("cancel",)):
             assert "digits" in site.do(*words, "digits", code=1).stderr
@@ -257,7 +257,7 @@ def test_one_user_does_not_reach_the_job_of_another(site: Site) -> None:
         site.env = kept
     for verb, kind in (("list", "pods"), ("create", "pods/exec"), ("get", "secrets"), ("delete", "pods")):
         for namespace in (conftest.JOBS, conftest.SERVER):
-            words = ("auth", "can-i", verb, kind, "--namespace", namespace, "--as", "ann")
+            words = ("auth", "can-i", verb, kind, "--namespace", namespace, "--as", "bea")
             assert site.kubectl(*words, check=False).strip() == "no", words
 
 

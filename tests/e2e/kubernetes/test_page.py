@@ -1,7 +1,7 @@
 """The parts of docs/kubernetes.md after the first trained model: their commands are run as printed.
 
-`tests/node` reads the first part, on a cluster that runs pods. Here the API server is a real one, its administrator
-types the `kubectl` of the page, and the server of Oarlock runs beside it.
+`tests/node` reads them and the first part with the server inside a cluster that runs pods. Here the API server is a
+real one, its administrator types the `kubectl` of the page, and the server of Oarlock runs beside it.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def test_the_page_is_read_on(shell: pods.PodShell, tmp_path: Path) -> None:
     read = [one for one in blocks.of(REST) if one.language != "text"]
     read += [one for one in blocks.of(SECRETS) if one.language == "sh"]
     reader.reads(read, reader.clone / "examples" / "01-digits", {})
-    said = (tmp_path / "reader" / "said").read_text()
+    said = reader.said.read_text()
     assert re.search(r"^ranks +COMPLETED ", said, re.MULTILINE), said
     assert re.search(r"^research .* 16 ", said, re.MULTILINE), said
     (output,) = [one.text for one in blocks.of(SECRETS) if one.language == "text"]
