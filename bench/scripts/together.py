@@ -3,7 +3,8 @@
 together.py METHOD STEPS [MODEL [SECONDS]]
 
 MODEL is `mlp` (25 MB, the batch 64 examples) or a network of bench/train/networks.py: tensors with a quarter of their
-width, and sleeps of SECONDS a step in the place of its arithmetic, divided among the layers as that is.
+width, and sleeps of SECONDS a step in the place of its arithmetic, divided among the layers as that is. `whole NAME` is
+such a network with the tensors in their full width.
 DistributedDataParallel is the reference. The steps of `auto` and `auto-lossy` are those after the choice; the object
 tells of the steps before it, too.
 """
@@ -12,6 +13,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +76,7 @@ class Sleep(torch.autograd.Function):
 class Sleeping(nn.Module):
     """A layer with the tensors of another one."""
 
-    def __init__(self, shapes: list[tuple[int, ...]], seconds: float) -> None:
+    def __init__(self, shapes: Sequence[tuple[int, ...]], seconds: float) -> None:
         super().__init__()
         self.weights = nn.ParameterList([torch.zeros(shape) for shape in shapes])
         self.ready, self.seconds = [torch.randn(shape) for shape in shapes], seconds
@@ -89,10 +91,16 @@ def narrow(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(max(1, size // NARROWER) for size in shape[:2]) + shape[2:]
 
 
-def sleeping(layers: list[networks.Layer], seconds: float) -> nn.Module:
+def sleeping(layers: list[networks.Layer], seconds: float, *, full_width: bool) -> nn.Module:
     whole = sum(layer.operations for layer in layers)
     return nn.Sequential(
-        *[Sleeping([narrow(each) for each in one.shapes], seconds * one.operations / whole) for one in layers]
+        *[
+            Sleeping(
+                one.shapes if full_width else [narrow(each) for each in one.shapes],
+                seconds * one.operations / whole,
+            )
+            for one in layers
+        ]
     )
 
 
@@ -101,7 +109,8 @@ if method in ("fused", "each"):
 elif name == "mlp":
     model = nn.Sequential(*[layer for _ in range(4) for layer in (nn.Linear(1256, 1256), nn.ReLU())])
 else:
-    model = sleeping(networks.named(name), float(seconds_a_step))
+    network = networks.named(name.removeprefix("whole "))
+    model = sleeping(network, float(seconds_a_step), full_width=name.startswith("whole "))
 size = sum(each.numel() * each.element_size() for each in model.parameters())
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 whole = model

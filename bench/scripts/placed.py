@@ -1,0 +1,37 @@
+"""A process of a trial of `oarlock advise`, on a machine in miniature of its own.
+
+placed.py COMMAND...
+
+BENCH_MACHINES has the machines: half of them for the ranks, the others for parameter servers. The first rank starts the
+server, which ends with the processes of its trial.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from bench.train import links, ranks
+
+machines = links.read(os.environ["BENCH_MACHINES"])
+workers, others = machines[: len(machines) // 2], machines[len(machines) // 2 :]
+rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+here = workers[rank]
+env = {
+    **os.environ,
+    "LOCAL_RANK": "0",
+    "LOCAL_WORLD_SIZE": "1",
+    "MASTER_ADDR": workers[0].address,
+    "GLOO_SOCKET_IFNAME": here.device,
+}
+if size > 1 and json.loads(os.environ["OARLOCK_STRATEGY"]).get("kind") == "ps":
+    place = f"{others[0].address}:{ranks.SERVERS_PORT}"
+    known = {"OARLOCK_SERVERS": place, "OARLOCK_SERVERS_TOKEN": "of this bench"}
+    env |= known
+    if rank == 0:
+        command = others[0].inside([sys.executable, "-m", "oarlock.train.servers"])
+        subprocess.Popen(command, env={**ranks.bare(), **known, "OARLOCK_SERVER": place})
+command = here.inside(sys.argv[1:])
+os.execvpe(command[0], command, env)
