@@ -13,7 +13,7 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +22,7 @@ from torch import nn, optim
 
 from oarlock.train.measuring import noise
 from oarlock.train.servers.model import openings, optimizers, rows, shares
-from oarlock.train.servers.process import layouts, paces, pushes, showing, skips
+from oarlock.train.servers.process import layouts, paces, pushes, showing, skips, standby
 from oarlock.train.servers.wire import bodies, frames
 
 BACK_WITHIN_S = 10.0
@@ -63,6 +63,8 @@ class Shard:
         self._gone: set[int] = set()  # workers that train no more
         self._ended: set[int] = set()  # those of them that have said so
         mode = self.opening.mode
+        self._standby: standby.Standby | None = None  # where weights and state outlive this process
+        self._is_changing = False
         self._showing = None if mode.rounds else showing.of(self.opening, self.device, mode.workers)
         self._shown = False  # whether the weights lie in memory that workers see
         self._was_read = False  # whether a worker may be reading there
@@ -105,8 +107,9 @@ class Shard:
 
     def answered(self, rank: int, *, sees: bool) -> None:
         """Take note of the worker's answer. After the last one the weights move to memory that the workers see."""
-        with self.changed:
-            found = self._showing.answer(rank, sees=sees) if self._showing is not None else None
+        with self.changed, self._changing():
+            keep_as = self._standby.name_beside() if self._standby is not None else None
+            found = self._showing.answer(rank, sees=sees, keep_as=keep_as) if self._showing is not None else None
             if found is not None:
                 with contextlib.suppress(ValueError):  # a type's numbers would not lie at multiples of their size
                     self._move(bodies.tensors(torch.frombuffer(found, dtype=torch.uint8), self.weights))
@@ -118,14 +121,52 @@ class Shard:
             if self._showing is not None:
                 self._showing.close()
             if self._shown:
-                self._move([torch.empty_like(flat) for flat in self.weights])
-            self._shown = False
+                with self._changing():
+                    self._move([torch.empty_like(flat) for flat in self.weights])
+                    self._shown = False
+
+    def keep(self, kept: standby.Standby) -> None:
+        """Keep weights and state in memory that outlives this process, from now on."""
+        self._standby = kept
+        with self.changed, self._changing():
+            pass
+
+    def let_go(self) -> None:
+        """Remove what is kept for a successor, until weights or state change again."""
+        with self.changed:
+            if self._standby is not None:
+                self._standby.forget()
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Change weights or state. A server that dies meanwhile leaves the version before the change."""
+        kept = self._standby
+        if kept is None or self._is_changing:
+            yield
+            return
+        kept.begin()
+        self._is_changing = True
+        try:
+            yield
+        finally:
+            self._is_changing = False
+        if self.loaded and self._keeps_state():
+            state = optimizers.slots_of(self._optimizer, self._parameters) if self._optimizer else []
+            self._point(kept.end(self.version, self._words(), self.weights, state, seen=self._shown))
+        elif self.loaded:
+            kept.forget()
 
     @torch.no_grad()
     def _move(self, flats: pushes.Flats) -> None:
         """Move the weights to this memory."""
         for ours, theirs in zip(flats, self.weights):
             ours.copy_(theirs)
+        self._point(flats)
+
+    def _point(self, flats: pushes.Flats) -> None:
+        """Take the weights in this memory for those of the parameters."""
+        if flats is self.weights:
+            return
         self.weights = flats
         for parameter, piece in zip(self._parameters, self.layout.pieces(flats)):
             parameter.data = piece
@@ -266,7 +307,7 @@ class Shard:
 
     def load(self, flats: pushes.Flats, version: int, settings: Sequence[Mapping[str, Any]]) -> None:
         """Take these weights. The optimizer begins anew unless its state is loaded after this."""
-        with self.changed:
+        with self.changed, self._changing():
             if self._was_read:
                 self.hide()
             for ours, theirs in zip(self.weights, flats):
@@ -317,9 +358,10 @@ class Shard:
                     return self.version, {}, True, {}
             else:
                 if not push.number or push.number > self.clocks[rank]:
-                    if failed := self._step([push]):
-                        raise frames.Refused(failed)
-                    self.clocks[rank] = max(self.clocks[rank] + 1, push.number)
+                    with self._changing():
+                        if failed := self._step([push]):
+                            raise frames.Refused(failed)
+                        self.clocks[rank] = max(self.clocks[rank] + 1, push.number)
                     self.changed.notify_all()
                 self.changed.wait_for(lambda: self._failed or self._is_near(rank))
             if self._failed and not (mode.sync and push.base < self.version):  # a step that is made is answered
@@ -363,7 +405,7 @@ class Shard:
 
         `taken` says how many gradients of each worker are in these weights.
         """
-        with self.changed:
+        with self.changed, self._changing():
             if taken and taken.keys() != self.clocks.keys() and not self.opening.mode.elastic:
                 raise frames.Refused("the gradients taken are those of another number of workers")
             if not self.loaded or version > self.version:
@@ -396,15 +438,17 @@ class Shard:
         with self.changed:
             entries, tensors = self.state()
             weights = [flat.detach().to("cpu", copy=True) for flat in self.weights]
-            told = {"settings": json.dumps(self._settings), "entries": json.dumps(entries)}
-            counts = {"version": self.version, "clocks": dict(self.clocks), "gone": sorted(self._gone)}
-            counts["passed_over"] = dict(self._passed_over)
-            counts["shares"] = self.shares.fields()
-            return {**told, **counts, "weights": weights, "tensors": tensors}
+            told = {**self._words(), "version": self.version, "entries": json.dumps(entries)}
+            return {**told, "weights": weights, "tensors": tensors}
+
+    def _words(self) -> dict[str, Any]:
+        """Return the plain values that `restore` needs, beside the version and the state."""
+        counts = {"clocks": dict(self.clocks), "gone": sorted(self._gone), "passed_over": dict(self._passed_over)}
+        return {"settings": json.dumps(self._settings), **counts, "shares": self.shares.fields()}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Take the state that `saved` returned. The next update waits until every worker has come back."""
-        with self.changed:
+        with self.changed, self._changing():
             self.load(saved["weights"], int(saved["version"]), json.loads(saved["settings"]))
             self.load_state(json.loads(saved["entries"]), saved["tensors"])
             self.clocks, self._gone = dict(saved["clocks"]), set(saved["gone"])
@@ -423,7 +467,7 @@ class Shard:
 
     def load_state(self, entries: Sequence[Sequence[Any]], tensors: Sequence[torch.Tensor]) -> None:
         """Take the state that `state` returned. Raises Refused where it does not fit."""
-        with self.changed:
+        with self.changed, self._changing():
             if self._optimizer is not None:
                 optimizers.load_state(self._optimizer, self._parameters, entries, tensors, self.device)
 
@@ -490,10 +534,11 @@ class Shard:
                 self._note(index, means[-1].numbers)
             parameter.grad = None if index in nowhere else gradient
         self._measure([push.squared_norm for push in given], means)
-        if self._optimizer is not None:
-            with rows.unchecked() if self._by_row else contextlib.nullcontext():
-                self._optimizer.step()
-        self.version += 1
+        with self._changing():
+            if self._optimizer is not None:
+                with rows.unchecked() if self._by_row else contextlib.nullcontext():
+                    self._optimizer.step()
+            self.version += 1
 
     def _measure(self, norms: Sequence[float | None], means: Sequence[rows.Rows]) -> None:
         """Take the norms of the next update, which has these rows beside the mean in memory."""
