@@ -2,7 +2,8 @@
 
 together.py METHOD STEPS [MODEL [SECONDS]]
 
-MODEL is `mlp` (25 MB, the batch 64 examples) or a network of bench/train/networks.py: tensors with a quarter of their
+MODEL is `mlp` (25 MB, the batch 64 examples), `table` (an embedding of 25 MB, of which each step uses 512 rows; its
+gradient is sparse for parameter servers) or a network of bench/train/networks.py: tensors with a quarter of their
 width, and sleeps of SECONDS a step in the place of its arithmetic, divided among the layers as that is. `whole NAME` is
 such a network with the tensors in their full width.
 DistributedDataParallel is the reference. The steps of `auto` and `auto-lossy` are those after the choice; the object
@@ -58,6 +59,18 @@ class Many(nn.Module):
         return torch.cat(list(self.all)).sum() * x[0, 0]
 
 
+class Table(nn.Module):
+    """An embedding, and other rows of it in each step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = nn.Embedding(100_000, 64, sparse=method == "ps")
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        numbers: torch.Tensor = self.rows(torch.randint(self.rows.num_embeddings, (512,)))
+        return numbers
+
+
 class Sleep(torch.autograd.Function):
     """A layer's arithmetic: a third of its time in the forward pass, and gradients that are there already."""
 
@@ -106,6 +119,8 @@ def sleeping(layers: list[networks.Layer], seconds: float, *, full_width: bool) 
 
 if method in ("fused", "each"):
     model: nn.Module = Many()
+elif name == "table":
+    model = Table()
 elif name == "mlp":
     model = nn.Sequential(*[layer for _ in range(4) for layer in (nn.Linear(1256, 1256), nn.ReLU())])
 else:
