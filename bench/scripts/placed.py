@@ -3,7 +3,7 @@
 placed.py COMMAND...
 
 BENCH_MACHINES has the machines: half of them for the ranks, the others for parameter servers. The first rank starts the
-server, which ends with the processes of its trial.
+servers, which end with the processes of its trial.
 """
 
 import json
@@ -26,12 +26,13 @@ env = {
     "MASTER_ADDR": workers[0].address,
     "GLOO_SOCKET_IFNAME": here.device,
 }
-if size > 1 and json.loads(os.environ["OARLOCK_STRATEGY"]).get("kind") == "ps":
-    place = f"{others[0].address}:{ranks.SERVERS_PORT}"
-    known = {"OARLOCK_SERVERS": place, "OARLOCK_SERVERS_TOKEN": "of this bench"}
+strategy = json.loads(os.environ["OARLOCK_STRATEGY"])
+if size > 1 and strategy.get("kind") == "ps":
+    servers = [(each, f"{each.address}:{ranks.SERVERS_PORT}") for each in others[: strategy["servers"]]]
+    known = {"OARLOCK_SERVERS": ",".join(place for _, place in servers), "OARLOCK_SERVERS_TOKEN": "of this bench"}
     env |= known
-    if rank == 0:
-        command = others[0].inside([sys.executable, "-m", "oarlock.train.servers"])
+    for machine, place in servers if rank == 0 else ():
+        command = machine.inside([sys.executable, "-m", "oarlock.train.servers"])
         subprocess.Popen(command, env={**ranks.bare(), **known, "OARLOCK_SERVER": place})
 command = here.inside(sys.argv[1:])
 os.execvpe(command[0], command, env)

@@ -48,13 +48,15 @@ class Settings:
             raise errors.StateError(f"sharding={self.sharding!r} is not one of {', '.join(sharding.WAYS)}")
 
     def under(self, told: Mapping[str, Any]) -> Settings:
-        """Return these settings with the job file's fields `sync`, `backup` and `staleness`, where it sets them. A
-        setting falls away that belongs to the other mode.
+        """Return these settings with the job file's fields `sync`, `backup` and `staleness`, where it sets them, and
+        with the number of `servers` that `oarlock advise` asks for. A setting falls away that belongs to the other
+        mode.
         """
         sync = told.get("sync", self.sync or bool(told.get("backup")))
         backup = told.get("backup", self.backup if sync else 0)
         staleness = told.get("staleness", None if sync else self.staleness)
-        return replace(self, sync=sync, backup=backup, staleness=staleness)
+        servers = int(told.get("servers", self.servers))
+        return replace(self, sync=sync, backup=backup, staleness=staleness, servers=servers)
 
 
 class ParameterServers(Strategy):
