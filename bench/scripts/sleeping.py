@@ -7,12 +7,13 @@ from torch import nn
 
 from oarlock import train
 
-SLEEP_S = 1.0
+SLEEP_S = 0.3
 PER_RANK = 8
+WIDTH = 396  # four layers of 2.5 MB, which take a third of the sleep over a link of 200 Mbit/s
 
 torch.set_num_threads(1)
 world = train.init()
-model = nn.Sequential(*[nn.Linear(1256, 1256) for _ in range(4)])
+model = nn.Sequential(*[nn.Linear(WIDTH, WIDTH) for _ in range(4)])
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 train.data_parallel(model, optimizer)
 batches = train.Batches((torch.zeros(100_000, 1),), PER_RANK, seed=1)
@@ -21,5 +22,5 @@ with train.Session(model=model, optimizer=optimizer, batches=batches, resume=Fal
     for _ in session.steps(batches, epochs=1000):
         time.sleep(SLEEP_S)
         optimizer.zero_grad()
-        model(torch.zeros(1, 1256)).sum().backward()
+        model(torch.randn(1, WIDTH)).sum().backward()
         optimizer.step()

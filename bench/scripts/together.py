@@ -2,8 +2,10 @@
 
 together.py METHOD STEPS [MODEL [SECONDS]]
 
-MODEL is `mlp` (25 MB, the batch 64 examples) or a network of bench/train/networks.py: tensors with a quarter of their
-width, and sleeps of SECONDS a step in the place of its arithmetic, divided among the layers as that is.
+MODEL is `mlp` (25 MB, the batch 64 examples), `table` (an embedding of 25 MB, of which each step uses 512 rows; its
+gradient is sparse for parameter servers) or a network of bench/train/networks.py: tensors with a quarter of their
+width, and sleeps of SECONDS a step in the place of its arithmetic, divided among the layers as that is. `whole NAME` is
+such a network with the tensors in their full width.
 DistributedDataParallel is the reference. The steps of `auto` and `auto-lossy` are those after the choice; the object
 tells of the steps before it, too.
 """
@@ -12,6 +14,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +59,18 @@ class Many(nn.Module):
         return torch.cat(list(self.all)).sum() * x[0, 0]
 
 
+class Table(nn.Module):
+    """An embedding, and other rows of it in each step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = nn.Embedding(100_000, 64, sparse=method == "ps")
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        numbers: torch.Tensor = self.rows(torch.randint(self.rows.num_embeddings, (512,)))
+        return numbers
+
+
 class Sleep(torch.autograd.Function):
     """A layer's arithmetic: a third of its time in the forward pass, and gradients that are there already."""
 
@@ -74,7 +89,7 @@ class Sleep(torch.autograd.Function):
 class Sleeping(nn.Module):
     """A layer with the tensors of another one."""
 
-    def __init__(self, shapes: list[tuple[int, ...]], seconds: float) -> None:
+    def __init__(self, shapes: Sequence[tuple[int, ...]], seconds: float) -> None:
         super().__init__()
         self.weights = nn.ParameterList([torch.zeros(shape) for shape in shapes])
         self.ready, self.seconds = [torch.randn(shape) for shape in shapes], seconds
@@ -89,19 +104,28 @@ def narrow(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(max(1, size // NARROWER) for size in shape[:2]) + shape[2:]
 
 
-def sleeping(layers: list[networks.Layer], seconds: float) -> nn.Module:
+def sleeping(layers: list[networks.Layer], seconds: float, *, full_width: bool) -> nn.Module:
     whole = sum(layer.operations for layer in layers)
     return nn.Sequential(
-        *[Sleeping([narrow(each) for each in one.shapes], seconds * one.operations / whole) for one in layers]
+        *[
+            Sleeping(
+                one.shapes if full_width else [narrow(each) for each in one.shapes],
+                seconds * one.operations / whole,
+            )
+            for one in layers
+        ]
     )
 
 
 if method in ("fused", "each"):
     model: nn.Module = Many()
+elif name == "table":
+    model = Table()
 elif name == "mlp":
     model = nn.Sequential(*[layer for _ in range(4) for layer in (nn.Linear(1256, 1256), nn.ReLU())])
 else:
-    model = sleeping(networks.named(name), float(seconds_a_step))
+    network = networks.named(name.removeprefix("whole "))
+    model = sleeping(network, float(seconds_a_step), full_width=name.startswith("whole "))
 size = sum(each.numel() * each.element_size() for each in model.parameters())
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 whole = model

@@ -5,11 +5,12 @@ The rate of the link is that of `tc tbf`, in both directions. A burst of 256 KB 
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 NETWORK = "10.213.77"
@@ -32,6 +33,15 @@ class Machine:
     @property
     def memory(self) -> Path:
         return Path("/run") / self.namespace
+
+
+def written(machines: Sequence[Machine]) -> str:
+    """Return the text from which `read` makes these machines, in another process."""
+    return json.dumps([asdict(each) for each in machines])
+
+
+def read(text: str) -> list[Machine]:
+    return [Machine(**each) for each in json.loads(text)]
 
 
 @contextmanager

@@ -22,6 +22,9 @@ REACH = {
     (1000, "dgc"): 5.0,
     (100, "dgc"): 40.0,
 }
+MLP = "25 MB MLP"
+LEAST_FEWER = {MLP: 600.0, "ResNet-50's shapes": 270.0}
+"""The goals of the bytes on the wire, headers included, by the model."""
 METHODS = ("ddp", "allreduce", "bf16", "powersgd", "dgc", "dgc-half", "ps")
 NAMES = {
     "allreduce": "allreduce",
@@ -48,8 +51,15 @@ def run(rounds: int = 3) -> list[table.Row]:
                 if megabits == 1000
                 else []
             )
+            resnet = (
+                [measured(machines, "dgc-half", 10, "whole ResNet-50") for _ in range(rounds)]
+                if megabits == 1000
+                else []
+            )
             alone = [measured(machines[:1], "alone", 10) for _ in range(rounds)]
         rows += _rows(megabits, taken, alone, load)
+        if resnet:
+            rows.append(fewer_bytes("dgc-half", "ResNet-50's shapes", resnet))
         if many:
             ratios = [median(each) / median(fused) for fused, each in many]
             what = "500 tensors of 10 KB in buckets, 1 Gbit/s, times as fast as one all_reduce each"
@@ -78,9 +88,18 @@ def divided() -> list[table.Row]:
     return rows
 
 
-def measured(machines: Sequence[links.Machine], method: str, steps: int) -> dict[str, Any]:
+def fewer_bytes(method: str, model: str, runs: Sequence[dict[str, Any]]) -> table.Row:
+    """Compare the bytes that rank 0 has put on the link in a step, headers included, with those of the gradients."""
+    size, sent = runs[0]["bytes"], min(each["sent"] for each in runs)
+    reach = LEAST_FEWER[model] if method == "dgc-half" else None
+    what = f"{NAMES[method]}, {model}, times fewer bytes on the wire than dense fp32"
+    detail = f"{sent / 1e3:.1f} KB a step of one rank, headers included; the gradients are {size / 1e6:.1f} MB"
+    return table.Row("together", what, size / sent, "x", reach, at_least=True, detail=detail)
+
+
+def measured(machines: Sequence[links.Machine], method: str, steps: int, *model: str) -> dict[str, Any]:
     """Train with one rank on each of these machines, and return the figures of rank 0."""
-    return ranks.run(machines, SCRIPT, [method, steps])
+    return ranks.run(machines, SCRIPT, [method, steps, *model])
 
 
 def _rows(
@@ -91,7 +110,7 @@ def _rows(
     limit = size * 8 / (megabits * 1e6)  # 2(n-1)/n x bytes / rate, of two ranks
     compute = min(median(each) for each in alone)
     rate = "1 Gbit/s" if megabits == 1000 else f"{megabits} Mbit/s"
-    about = f"25 MB MLP, {rate}"
+    about = f"{MLP}, {rate}"
     told = f"load {load:.0f}; alone a step takes {compute * 1e3:.0f} ms, the link's limit is {limit * 1e3:.0f} ms"
     dense = table.median(steps["ddp"])
     rows = [
@@ -112,9 +131,5 @@ def _rows(
         what = f"{NAMES[method]}, {about}, times as fast as DDP"
         rows.append(table.Row("together", what, table.median(ratios), "x", reach, at_least=True, detail=detail))
     if megabits == 1000:
-        for method, reach in (("bf16", None), ("powersgd", None), ("dgc", None), ("dgc-half", 600.0)):
-            sent = min(each["sent"] for each in taken[method])
-            what = f"{NAMES[method]}, 25 MB MLP, times fewer bytes on the wire than dense fp32"
-            detail = f"{sent / 1e3:.1f} KB a step of one rank, headers included; the gradients are {size / 1e6:.1f} MB"
-            rows.append(table.Row("together", what, size / sent, "x", reach, at_least=True, detail=detail))
+        rows += [fewer_bytes(each, MLP, taken[each]) for each in ("bf16", "powersgd", "dgc", "dgc-half")]
     return rows

@@ -1,9 +1,18 @@
-"""The benches start in an environment that has only what they need."""
+"""The benches start in an environment that has only what they need, and measure all that they say."""
 
 from __future__ import annotations
 
+import inspect
+import json
 import subprocess
 import sys
+from pathlib import Path
+
+import torch
+from bench.train import networks, together, working
+from torch import nn
+
+from oarlock.train import hooks
 
 HIDDEN = """
 import sys
@@ -18,3 +27,21 @@ def test_benches_are_listed_without_a_browser_library() -> None:
     told = subprocess.run([sys.executable, "-c", HIDDEN], capture_output=True, text=True, check=False)
     assert told.returncode == 0, told.stderr
     assert {"ratios", "pods", "visits"} <= set(told.stdout.split())
+
+
+def test_the_bytes_of_a_network_are_compared_in_its_full_width() -> None:
+    command = [sys.executable, str(together.SCRIPT), "alone", "1", "whole ResNet-50"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    size = json.loads(done.stdout.splitlines()[-1])["bytes"]
+    assert size == sum(4 * torch.Size(shape).numel() for shape in networks.shapes(networks.resnet50()))
+    for fewer, is_reached in ((269.0, False), (271.0, True)):
+        row = together.fewer_bytes("dgc-half", "ResNet-50's shapes", [{"bytes": size, "sent": size / fewer}])
+        assert (row.reach, row.reached) == (270.0, is_reached)
+
+
+def test_every_ready_made_hook_is_measured(tmp_path: Path) -> None:
+    model = nn.Linear(1, 1)
+    measured = working.hooks(model, torch.optim.SGD(model.parameters(), 0.1), str(tmp_path), 10)
+    ready = [each for _, each in inspect.getmembers(hooks, inspect.isclass) if each.__module__ == hooks.__name__]
+    assert {type(each) for each in measured} == set(ready)

@@ -3,12 +3,13 @@
 The model of a synchronous step is the one of Pollux (OSDI '21, section 3.2): on `devices` devices of `nodes` nodes,
 each taking `m` examples at once and adding up `s` such (accumulation),
 
-    T_grad = compute_s + compute_per_example_s * m
+    T_grad = compute_s + (compute_per_example_s + data_per_device_s * (devices - 1)) * m
     T_sync = 0 (one device), near_s + near_per_device_s * (devices - 2) (one node), or far_... (several)
     T_step = (s - 1) * T_grad + (T_grad ** overlap + T_sync ** overlap) ** (1 / overlap)
 
 and its statistical efficiency at batch size M against the initial one M0 is (noise + M0) / (noise + M), where `noise`
-is the gradient noise scale in examples (McCandlish et al. 2018, equation 2.8).
+is the gradient noise scale in examples (McCandlish et al. 2018, equation 2.8). The term of data is ours: devices that
+read from one source wait the longer for their examples, the more they are.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     local: int  # examples that a process takes at once; 0: it did not say
     step_s: float  # of the last micro-step with its exchange of gradients
     sync_s: float  # of that, waiting for the exchange
+    data_s: float = 0.0  # of that, waiting for the next batch
     servers: int = 0  # parameter servers
     gpu_type: str = ""  # of its devices; empty: none, or not told
     beside: str = ""  # the job that ran on the same device, of which each asks for the whole
@@ -38,6 +40,7 @@ class Allreduce(msgspec.Struct, frozen=True, kw_only=True, tag="allreduce"):
 
     compute_s: float
     compute_per_example_s: float
+    data_per_device_s: float = 0.0
     near_s: float = 0.0
     near_per_device_s: float = 0.0
     far_s: float = 0.0

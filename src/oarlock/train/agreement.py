@@ -64,8 +64,11 @@ class Apart:
         writing: int = 0,
         round_number: int = 0,
     ) -> Decision:
-        """Return this rank's decision. It stops when it knows that another one wants to stop."""
-        return Decision(self._strategy.tell(stop), save, slowest=self._strategy.compare(own_s), writing=writing)
+        """Return this rank's decision. It stops when it knows that another one wants to stop, and all measure the noise
+        of the same gradients.
+        """
+        stop, slowest = self._strategy.tell(stop), self._strategy.compare(own_s)
+        return Decision(stop, save, noise=noise, slowest=slowest, writing=writing)
 
     def finish(self) -> None:
         """Wait for nothing: no exchange is under way."""
@@ -101,7 +104,7 @@ class Agreement:
         round_number: int = 0,
     ) -> Decision:
         """Return the decision of all ranks from this rank's wish to stop, its own time of a step, its number of a save
-        under way and, on the chief, the other values.
+        under way and the chief's other values.
         """
         if self._world.world_size == 1:
             return Decision(stop, save, batch, noise, writing=writing, round_number=round_number)

@@ -308,7 +308,7 @@ class Session:
             stop=self._wish.strongest,
             save=due and self.world.is_chief and not busy,
             batch=wanted.code if wanted is not None and wanted != self._taken else 0,
-            noise=self._reports.progress.noise if self._reports and self.world.is_chief else None,
+            noise=self._reports.progress.noise if self._reports else None,
             own_s=self._pace.own_s,
             writing=writing,
             round_number=self._membership.newest() if self._membership and self.world.is_chief else 0,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from oarlock.cli.advising import scaling
@@ -67,7 +69,8 @@ def test_the_error_is_that_of_the_checked_sizes() -> None:
 
 
 def test_servers_are_checked_where_a_trial_has_as_many() -> None:
-    one, many = trial(2, 0.1, 0.0001), trial(2, 0.1, 0.4)
-    for two, is_checked in ((one, True), (many, False)):
-        found = scaling.predict(trial(1, 0.1, 0.0), {"ps": two}, {"ps": [trial(8, 0.1, 0.1)]})
-        assert [each.workers for each in found if each.error is not None] == ([8] if is_checked else [])
+    for sync_s, servers in ((0.0001, 1), (0.4, 8)):
+        for count in (1, 8):
+            checked = replace(trial(8, 0.1, 0.1), servers=count)
+            found = scaling.predict(trial(1, 0.1, 0.0), {"ps": trial(2, 0.1, sync_s)}, {"ps": [checked]})
+            assert [each.workers for each in found if each.error is not None] == ([8] if count == servers else [])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -113,6 +114,33 @@ def test_a_check_runs_the_strategy_that_was_predicted() -> None:
     assert "Not checked: the predictions for 4, 8, 16, 32, 64 workers." in said
     over = CliRunner().invoke(advise.advise, [*words, "--link", "1", "--", *script]).stdout
     assert "No prediction was checked: this machine has no such network." in " ".join(over.split())
+
+
+TELLS_BY_SERVERS = """
+import json, os
+told = json.loads(os.environ["OARLOCK_STRATEGY"])
+workers = int(os.environ["WORLD_SIZE"])
+wait_s = 0.4 / 2 * workers / told["servers"] if told.get("kind") == "ps" else 0.0
+with open(os.environ["OARLOCK_REPORT"] + "/events-" + os.environ["RANK"] + ".jsonl", "w") as file:
+    for step in (10, 20):
+        event = {"event": "progress", "step": step, "step_s": 0.1 + wait_s, "sync_s": wait_s, "sent_bytes": 1e6}
+        file.write(json.dumps(event) + chr(10))
+"""
+
+
+def test_a_check_has_as_many_parameter_servers_as_the_prediction() -> None:
+    script = [sys.executable, "-c", TELLS_BY_SERVERS]
+    words = ["--no-threads", "--seconds", "1", "--strategy", "ps", "--check", "4"]
+    done = CliRunner().invoke(advise.advise, [*words, "--json", "--", *script])
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    assert [each["servers"] for each in told["checked"] if each["strategy"] == "ps"] == [4]
+    (checked,) = (one for one in told["predictions"] if one["workers"] == 4 and one["strategy"] == "ps")
+    assert (checked["servers"], checked["error"]) == (4, pytest.approx(0.0, abs=0.02))
+    said = CliRunner().invoke(advise.advise, [*words, "--", *script])
+    assert "4 workers ps, 4 servers ..." in said.output
+    told = " ".join(said.stdout.split())
+    assert re.search(r"ps with 4 workers: predicted 1.33, measured 1.33, error [+-]0%, 4 servers", told)
 
 
 FAILS_LATER = """

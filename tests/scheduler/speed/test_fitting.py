@@ -75,6 +75,42 @@ def test_unmeasured_shapes_are_assumed_to_be_good() -> None:
     assert (model.near_s, model.far_s, model.seen) == (0, 0, 1)
 
 
+def waiting(devices: int, local: int, data_s: float, computing_s: float = 0.02) -> curves.Sample:
+    """A sample whose step is computing, and waiting for data."""
+    step_s = computing_s + data_s
+    return curves.Sample(nodes=1, devices=devices, local=local, step_s=step_s, sync_s=0.0, data_s=data_s)
+
+
+def test_devices_that_read_from_one_source_are_no_faster_than_it() -> None:
+    """It gives 320 examples a second, to one device or to two."""
+    taken = [waiting(devices, 32, devices * 32 / 320 - 0.02) for devices in (1, 2)]
+    model = fitting.allreduce(taken)
+    assert model is not None
+    for devices in (1, 2, 4, 8, 16):
+        found = rates.rate(curves.Curve(model=model, samples=tuple(taken)), None, rates.Shape(1, devices))
+        assert found == pytest.approx(320, rel=0.05), f"{devices} devices"
+
+
+def test_devices_with_sources_of_their_own_are_as_fast_together() -> None:
+    taken = [waiting(devices, 32, 0.08) for devices in (1, 2, 4)]
+    model = fitting.allreduce(taken)
+    assert model is not None
+    assert model.data_per_device_s == pytest.approx(0.0, abs=1e-9)
+    found = rates.rate(curves.Curve(model=model, samples=tuple(taken)), None, rates.Shape(1, 8))
+    assert found == pytest.approx(8 * 32 / 0.1, rel=0.01)
+
+
+def test_a_larger_batch_is_not_read_faster() -> None:
+    """One size was measured. Its source gives 400 examples a second, and 32 of them take 80 ms."""
+    model = fitting.allreduce([waiting(1, 32, 0.08, computing_s=0.0001)])
+    assert model is not None
+    for local in (8, 32, 128, 512):
+        assert local / rates.step_s(model, 1, 1, local) <= 401
+    free = fitting.allreduce([waiting(1, 32, 0.0, computing_s=0.08)])
+    assert free is not None
+    assert 128 / rates.step_s(free, 1, 1, 128) > 500, "a part of the computing may be constant"
+
+
 def test_between_nodes_is_never_hoped_to_be_better_than_within_one() -> None:
     model = fitting.allreduce([measured(TRUTH, 1, 1, 32), measured(TRUTH, 1, 4, 32)])
     assert model is not None

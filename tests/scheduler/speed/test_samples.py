@@ -81,11 +81,13 @@ def test_a_gang_on_several_types_is_measured_as_such() -> None:
 def test_one_measurement_is_the_mean_of_all_reports() -> None:
     """The newest report gives its time, the chief gives the step."""
     job = reported.job("{roles: {chief: {gpus: 1}, worker: {gpus: 1}}}", ranks=2, local=32)
-    worker, chief = {"step_s": 3.0, "sync_s": 1.5, "at": 7.0, "step": 99}, {"total_steps": 50, "step": 20, "loss": 0.5}
+    worker = {"step_s": 3.0, "sync_s": 1.5, "data_s": 0.5, "at": 7.0, "step": 99}
+    chief = {"total_steps": 50, "step": 20, "loss": 0.5}
     order = [chief if task.role == "chief" else worker for task in job.live.tasks]
     seen = samples.seen(told(job, *order), beside="other")
     assert seen is not None
-    assert seen.sample == curves.Sample(nodes=1, devices=2, local=32, step_s=2.5, sync_s=1.0, beside="other")
+    of_both = curves.Sample(nodes=1, devices=2, local=32, step_s=2.5, sync_s=1.0, data_s=0.25, beside="other")
+    assert seen.sample == of_both
     assert (seen.at, seen.step, seen.steps_left, seen.loss, seen.total) == (7.0, 20, 30, 0.5, 64)
 
 

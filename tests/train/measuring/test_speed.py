@@ -267,8 +267,9 @@ def test_where_the_noise_is_not_measured_it_is_said_once_that_the_gain_stays(*, 
 
 def test_a_strategy_knows_whether_it_measures_noise() -> None:
     assert train.AllReduce().figures.measures_noise
-    assert not train.ParameterServers().figures.measures_noise
-    later = train.ParameterServers()
+    assert train.ParameterServers().figures.measures_noise
+    assert not train.ParameterServers(sync=False).figures.measures_noise
+    later = train.ParameterServers(sync=False)
     figures = train.AllReduce().figures
     later.take_over([], None, figures)
     assert not figures.measures_noise, "it goes on with the figures of another strategy"

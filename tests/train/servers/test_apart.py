@@ -48,7 +48,7 @@ def push(
     served: shard.Shard, rank: int, base: int, gradient: torch.Tensor | float, lr: float = 0.01, number: int = 0
 ) -> tuple[int, Any]:
     """Push one gradient; return the version and the weights after it."""
-    buffers = served.buffers()
+    buffers = served.layout.buffers()
     buffers[0].copy_(torch.as_tensor(gradient, dtype=torch.float64).expand(len(CURVATURES)))
     version, *_ = served.push(rank, pushes.Push(base, buffers, frozenset(), [{"lr": lr}], number), buffers)
     return version, buffers[0]
@@ -141,12 +141,12 @@ def test_a_server_says_that_its_optimizers_state_is_older_than_the_weights(
 ) -> None:
     served = opened(1)
     settings = [{"lr": 0.01, "momentum": momentum}]
-    served.load(served.buffers(), 0, settings)
-    served.resume(served.buffers(), 7, settings)
+    served.load(served.layout.buffers(), 0, settings)
+    served.resume(served.layout.buffers(), 7, settings)
     assert said in capsys.readouterr().err
     assert served.version == 7
     fresh = Watched(served.opening, torch.device("cpu"))
-    fresh.resume(served.buffers(), 7, settings)
+    fresh.resume(served.layout.buffers(), 7, settings)
     assert ("state begins anew" in capsys.readouterr().err) == bool(momentum)
 
 

@@ -367,7 +367,7 @@ def in_round(number: int, workers: int, served: shard.Shard | None = None) -> sh
 
 def give(served: shard.Shard, rank: int, life: int, gradient: float, *, base: int = 0) -> tuple[int, Any]:
     """Push a gradient that waits for `commit`. Return the version and whether the answer has no weights."""
-    buffers = served.buffers()
+    buffers = served.layout.buffers()
     buffers[0].fill_(gradient)
     push = pushes.Push(base, buffers, frozenset(), [{"lr": 1.0}], life=life, hold=True)
     version, _, bare, _ = served.push(rank, push, buffers)
@@ -384,7 +384,7 @@ def test_an_update_that_has_all_gradients_outlives_the_death_of_a_worker() -> No
     again = farm.aside(give, served, 0, 1, 0.25)
     assert again.result(60) == (0, True), "its connection broke, and it asks again"
     for _ in range(2):
-        version, *_ = served.commit(0, 0, served.buffers(), all_rows=False)
+        version, *_ = served.commit(0, 0, served.layout.buffers(), all_rows=False)
         assert version == 1
     assert served.weights[0].tolist() == [1 - 0.375] * 5
     with pytest.raises(frames.RoundOver, match="worker 1 is gone"):
@@ -405,11 +405,11 @@ def test_an_update_that_lacks_a_gradient_is_given_up() -> None:
     with pytest.raises(frames.RoundOver):
         late.result(60)
     with pytest.raises(frames.Refused, match="are not here"):
-        served.commit(0, 0, served.buffers(), all_rows=False)
+        served.commit(0, 0, served.layout.buffers(), all_rows=False)
     other = farm.aside(give, served, 1, 2, 0.5)
     assert farm.aside(give, served, 0, 2, 0.25).result(60) == (0, True)
     assert other.result(60) == (0, True)
-    served.commit(1, 0, served.buffers(), all_rows=False)
+    served.commit(1, 0, served.layout.buffers(), all_rows=False)
     assert served.weights[0].tolist() == [1 - 0.375] * 5, "the mean is over the workers of the round"
 
 

@@ -21,7 +21,7 @@ from torch import nn
 from oarlock import train
 from oarlock.train.servers import __main__ as program
 from oarlock.train.servers import addresses
-from oarlock.train.servers.process import snapshots
+from oarlock.train.servers.process import snapshots, standby
 
 APART: dict[str, dict[str, Any]] = {
     "async": {"sync": False},
@@ -31,6 +31,8 @@ APART: dict[str, dict[str, Any]] = {
 """The modes that are not in lockstep."""
 BETWEEN = 12
 """The steps from one kill to the next."""
+WIDE = 2500
+"""With such a layer the weights on each of two servers are large enough to be seen by the workers."""
 
 
 def serve(environ: dict[str, str], log: Path) -> None:
@@ -45,12 +47,16 @@ def serve(environ: dict[str, str], log: Path) -> None:
 class House:
     """Server processes that can be killed and started again."""
 
-    def __init__(self, folder: Path, count: int) -> None:
+    def __init__(self, folder: Path, count: int, environ: dict[str, str]) -> None:
         servers = tuple(f"127.0.0.1:{crew.free_port()}" for _ in range(count))
-        self.addresses = addresses.Addresses(servers, farm.TOKEN)
+        self.addresses = addresses.Addresses(servers, f"{farm.TOKEN} {folder}")
         self.log = folder / "servers.txt"
         self._checkpoints = folder / "checkpoints"
-        self._environ = {"OARLOCK_CHECKPOINTS": str(self._checkpoints), **farm.variables(self.addresses)}
+        self._environ = {
+            "OARLOCK_CHECKPOINTS": str(self._checkpoints),
+            **farm.variables(self.addresses),
+            **environ,
+        }
         self._processes = [self._start(number) for number in range(count)]
 
     def kill(self, number: int) -> None:
@@ -67,6 +73,11 @@ class House:
     def pid(self, number: int) -> int:
         return self._processes[number].pid or 0
 
+    def left(self) -> list[Path]:
+        """Return the files that the servers have in shared memory."""
+        kept = [standby.place(self.addresses.token, number) for number in range(len(self._processes))]
+        return [left for path in kept if path is not None for left in path.parent.glob(f"{path.name}*")]
+
     def close(self) -> None:
         for process in self._processes:
             process.kill()
@@ -80,25 +91,28 @@ class House:
 
 
 @contextmanager
-def house(folder: Path, count: int) -> Iterator[House]:
-    made = House(folder, count)
+def house(folder: Path, count: int, environ: dict[str, str] | None = None) -> Iterator[House]:
+    made = House(folder, count, environ or {})
     try:
         yield made
     finally:
         made.close()
 
 
-def net() -> nn.Sequential:
+def net(width: int = 20) -> nn.Sequential:
     torch.manual_seed(2)
-    return nn.Sequential(nn.Linear(6, 20), nn.Tanh(), nn.Linear(20, 3)).double()
+    return nn.Sequential(nn.Linear(6, width), nn.Tanh(), nn.Linear(width, 3)).double()
 
 
-def pestered(folder: Path, kills: int, momentum: float, mode: dict[str, Any]) -> None:
+def pestered(folder: Path, kills: int, how: str, mode: dict[str, Any]) -> None:
     """A run that waits for each kill. Out of step, every gradient of the last bias is 1, so that all can be counted."""
     world = train.init()
     (folder / f"pid-{world.rank}").write_text(str(os.getpid()))
-    model = net()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=momentum)
+    model = net(WIDE if how == "wide" else 20)
+    momentum = 0.9 if how in ("momentum", "wide", "elsewhere") else 0.0
+    optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=momentum)
+    if how == "Adam":
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     train.data_parallel(model, optimizer, strategy=train.ParameterServers(**mode))
     generator = torch.Generator().manual_seed(5)
     x, y = torch.randn(96, 6, generator=generator).double(), torch.randint(0, 3, (96,), generator=generator)
@@ -127,21 +141,22 @@ def wait_for(path: Path, unless: Callable[[], bool] = lambda: False) -> None:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("kills", [5, pytest.param(100, marks=pytest.mark.soak)])
-@pytest.mark.parametrize("mode", ["sync", "momentum", *APART])
+@pytest.mark.parametrize("mode", ["sync", "momentum", "Adam", "wide", "elsewhere", *APART])
 def test_servers_are_killed_at_any_step(tmp_path: Path, mode: str, kills: int) -> None:
     """One of two servers is killed every dozen steps. In lockstep the weights are those of an undisturbed run; out of
-    it each gradient is applied once. The optimizer's state is that of the server's checkpoint: so with momentum a kill
-    waits for the checkpoint of the last update, while the workers wait in their step.
+    it each gradient is applied once. The optimizer's state is the newest one, which the successor finds in shared
+    memory, also where the workers see the weights (`wide`). On another host (`elsewhere`) it is that of the server's
+    checkpoint: so there a kill waits for the checkpoint of the last update, while the workers wait in their step.
     """
-    momentum = 0.9 if mode == "momentum" else 0.0
     settings = APART.get(mode, {})
     over = threading.Event()
-    with house(tmp_path, 2) as servers:
+    elsewhere = mode == "elsewhere"
+    with house(tmp_path, 2, {"OARLOCK_SHARED_MEMORY": "0"} if elsewhere else {}) as servers:
 
         def pester() -> None:
             for kill in range(kills):
-                wait_for(tmp_path / f"step-{BETWEEN * kill + (8 if momentum else 5)}", over.is_set)
-                while momentum and not over.is_set() and servers.saved(kill % 2) < BETWEEN * kill + 7:
+                wait_for(tmp_path / f"step-{BETWEEN * kill + (8 if elsewhere else 5)}", over.is_set)
+                while elsewhere and not over.is_set() and servers.saved(kill % 2) < BETWEEN * kill + 7:
                     time.sleep(0.01)
                 servers.kill(kill % 2)
                 (tmp_path / f"killed-{kill}").touch()
@@ -151,7 +166,7 @@ def test_servers_are_killed_at_any_step(tmp_path: Path, mode: str, kills: int) -
         env = farm.variables(servers.addresses)
         try:
             codes = crew.run(
-                pestered, tmp_path, kills, momentum, settings, folder=tmp_path, env=env, timeout_s=80.0 * kills
+                pestered, tmp_path, kills, mode, settings, folder=tmp_path, env=env, timeout_s=80.0 * kills
             )
         finally:
             over.set()
@@ -159,6 +174,7 @@ def test_servers_are_killed_at_any_step(tmp_path: Path, mode: str, kills: int) -
     said = crew.output(tmp_path) + servers.log.read_text()
     assert codes == [0, 0], said
     assert said.count("parameter server at") == 2 + kills
+    assert not servers.left(), "memory is left behind"
     first, second = (torch.load(tmp_path / f"taught-{rank}.pt", weights_only=True) for rank in range(2))
     for name in first:
         assert torch.equal(first[name], second[name])
@@ -172,7 +188,7 @@ def test_servers_are_killed_at_any_step(tmp_path: Path, mode: str, kills: int) -
         (undisturbed / f"killed-{kill}").touch()
     with farm.running(2) as calm:
         env = farm.variables(calm)
-        assert crew.run(pestered, undisturbed, kills, momentum, {}, folder=undisturbed, env=env) == [0, 0]
+        assert crew.run(pestered, undisturbed, kills, mode, {}, folder=undisturbed, env=env) == [0, 0]
     expected = torch.load(undisturbed / "taught-0.pt", weights_only=True)
     for name in first:
         assert torch.equal(first[name], expected[name]), "a step was lost, or the optimizer's state"
@@ -205,7 +221,9 @@ def test_a_process_that_is_stopped_and_goes_on_loses_nothing(tmp_path: Path, mod
         thread.start()
         env = farm.variables(servers.addresses)
         try:
-            codes = crew.run(pestered, tmp_path, stops, 0.0, settings, folder=tmp_path, env=env, timeout_s=80.0 * stops)
+            codes = crew.run(
+                pestered, tmp_path, stops, mode, settings, folder=tmp_path, env=env, timeout_s=80.0 * stops
+            )
         finally:
             over.set()
             thread.join()
@@ -226,7 +244,7 @@ def test_a_process_that_is_stopped_and_goes_on_loses_nothing(tmp_path: Path, mod
         (undisturbed / f"killed-{stop}").touch()
     with farm.running(2) as calm:
         env = farm.variables(calm)
-        assert crew.run(pestered, undisturbed, stops, 0.0, {}, folder=undisturbed, env=env) == [0, 0]
+        assert crew.run(pestered, undisturbed, stops, mode, {}, folder=undisturbed, env=env) == [0, 0]
     expected = torch.load(undisturbed / "taught-0.pt", weights_only=True)
     for name in first:
         assert torch.equal(first[name], expected[name])

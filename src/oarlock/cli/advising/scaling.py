@@ -27,7 +27,8 @@ STRATEGIES = ("allreduce", *LOSSY, "ps")
 @dataclass(frozen=True)
 class Trial:
     """The mean of a step in a trial: its seconds, those of waiting for gradients and for data, and the bytes that one
-    process sent. `examples` are those of one process in a step, None while unknown.
+    process sent. `examples` are those of one process in a step, None while unknown. `servers` is the number of
+    parameter servers.
     """
 
     workers: int
@@ -37,6 +38,7 @@ class Trial:
     data_s: float = 0.0
     sent_bytes: float = 0.0
     examples: int | None = None
+    servers: int = 0
 
     @property
     def own_s(self) -> float:
@@ -107,7 +109,7 @@ def predict(
     """Return the expected speedups of the strategies that were tried with two workers, at all SIZES.
 
     `checked` are trials of these strategies with more workers: their speedups stand beside the expected ones, but for
-    another network, and for more parameter servers than the one of a trial.
+    another network, and for another number of parameter servers.
     """
     more = {each.workers for trials in checked.values() for each in trials}
     found = []
@@ -121,7 +123,7 @@ def predict(
                 _speedup(one, two, workers, exchange_s(strategy, two, workers, servers, link, latency_s))
                 for latency_s in (LATENCY_S, two.sync_s, 0.0)
             ]
-            trials = checked.get(strategy, ()) if link.bytes_per_s is None and servers <= 1 else ()
+            trials = [] if link.bytes_per_s else [each for each in checked.get(strategy, ()) if each.servers == servers]
             measured = next((workers * one.step_s / each.step_s for each in trials if each.workers == workers), None)
             found.append(
                 Prediction(

@@ -63,7 +63,7 @@ def run(
         finally:
             for process in processes:
                 _kill(process)
-        return _mean(folder, workers)
+        return _mean(folder, workers, int(str((strategy or {}).get("servers", 0))))
 
 
 @contextlib.contextmanager
@@ -161,7 +161,7 @@ def _refusal(folder: Path, rank: int, happened: str) -> errors.InvalidInput:
     return errors.InvalidInput(happened, hint="\n".join([f"Its last lines ({need}):", *said]))
 
 
-def _mean(folder: Path, workers: int) -> scaling.Trial:
+def _mean(folder: Path, workers: int, servers: int) -> scaling.Trial:
     """Return the means over all steps but the first report's, which has the slow first ones."""
     ranks = [_told(folder, rank) for rank in range(workers)]
     for rank, told in enumerate(ranks):
@@ -179,6 +179,7 @@ def _mean(folder: Path, workers: int) -> scaling.Trial:
         examples=next(
             (int(told["local"]) * int(told.get("accumulate") or 1) for told in ranks[0] if told.get("local")), None
         ),
+        servers=servers,
     )
 
 

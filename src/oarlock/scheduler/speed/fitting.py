@@ -8,7 +8,8 @@ linear: the overlap of the exchange with the computation. It is taken from a gri
 A young job was measured at one or two shapes only. A scheduler that trusted only those would never try a third. So
 unobserved times are assumed such that other shapes are tried:
 
-- With one local batch size only, half of its time is assumed to be constant.
+- With one local batch size only, half of its time is assumed to be constant, but for the waiting for data: twice the
+  examples take twice the reading.
 - An exchange that was not observed within a node costs nothing. Between nodes it costs at least as much as within one.
 - The growth of an exchange with more devices is extrapolated from the measured growth.
 """
@@ -52,7 +53,8 @@ def allreduce(samples: Iterable[curves.Sample], noise: float | None = None) -> c
     if not used:
         return None
     used.sort(key=lambda one: (one.nodes, one.devices, one.local, one.step_s, one.sync_s, one.count))
-    constant_s, each_s = _computing(used)
+    data_s = _data(used)
+    constant_s, each_s = _computing(used, data_s)
     near = [one for one in used if one.devices > 1 and one.nodes <= 1]
     far = [one for one in used if one.devices > 1 and one.nodes > 1]
     best: tuple[float, curves.Allreduce] | None = None
@@ -63,6 +65,7 @@ def allreduce(samples: Iterable[curves.Sample], noise: float | None = None) -> c
         model = curves.Allreduce(
             compute_s=constant_s,
             compute_per_example_s=each_s,
+            data_per_device_s=data_s,
             near_s=near_s,
             near_per_device_s=near_each_s,
             far_s=far_s,
@@ -110,6 +113,7 @@ def merged(known: Sequence[curves.Sample], new: curves.Sample) -> tuple[curves.S
             new,
             step_s=one.step_s + share * (new.step_s - one.step_s),
             sync_s=one.sync_s + share * (new.sync_s - one.sync_s),
+            data_s=one.data_s + share * (new.data_s - one.data_s),
             count=count,
         )
     if len(others) >= MAX_SAMPLES:
@@ -121,14 +125,35 @@ def _shape(one: curves.Sample) -> tuple[int, int, int, int, str, str]:
     return one.nodes, one.devices, one.servers, one.local, one.beside, one.gpu_type
 
 
-def _computing(used: Sequence[curves.Sample]) -> tuple[float, float]:
-    """Return the seconds per part of a step, and per example of the part, without any exchange."""
-    pairs = [(float(max(1, one.local)), max(_SMALLEST_S, one.step_s - one.sync_s), float(one.count)) for one in used]
-    if len({local for local, _, _ in pairs}) == 1:
-        local = pairs[0][0]
-        mean_s = math.exp(sum(math.log(seconds) for _, seconds, _ in pairs) / len(pairs))
-        return mean_s / 2, mean_s / 2 / local
-    return _line([(local, seconds, 1 / seconds**2) for local, seconds, _ in pairs])
+def _data(used: Sequence[curves.Sample]) -> float:
+    """Return the seconds per example by which the waiting for data grows with each further device.
+
+    Where the devices read from one source, it bounds the examples that all of them take in a second.
+    """
+    roots = [max(1, one.local) / one.step_s for one in used]
+    points = [
+        (float(one.devices - 1), one.data_s / max(1, one.local), root * root)
+        for one, root in zip(used, roots, strict=True)
+    ]
+    return _line(points, ridge=(GROWTH_PENALTY * sum(roots) / len(roots)) ** 2)[1]
+
+
+def _computing(used: Sequence[curves.Sample], data_each_s: float) -> tuple[float, float]:
+    """Return the seconds per part of a step, and per example of the part, without any exchange, and without the
+    waiting for data that further devices add.
+    """
+    found: list[tuple[float, float, float]] = []
+    for one in used:
+        local = float(max(1, one.local))
+        added_s = data_each_s * (one.devices - 1) * local
+        own_s = max(_SMALLEST_S, one.step_s - one.sync_s - added_s)
+        found.append((local, own_s, min(1.0, max(0.0, one.data_s - added_s) / own_s)))
+    if len({local for local, _, _ in found}) == 1:
+        local = found[0][0]
+        mean_s = math.exp(sum(math.log(own_s) for _, own_s, _ in found) / len(found))
+        constant_s = mean_s / 2 * (1 - sum(share for _, _, share in found) / len(found))
+        return constant_s, (mean_s - constant_s) / local
+    return _line([(local, own_s, 1 / own_s**2) for local, own_s, _ in found])
 
 
 def _exchange(used: Sequence[curves.Sample], overlap: float) -> tuple[float, float] | None:

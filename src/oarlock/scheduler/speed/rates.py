@@ -180,8 +180,13 @@ def step_s(model: curves.Allreduce, nodes: int, devices: int, at_once: float, ac
 
     Each device takes `at_once` examples `accumulate` times.
     """
-    grad_s = model.compute_s + model.compute_per_example_s * at_once
+    grad_s = model.compute_s + example_s(model, devices) * at_once
     return (accumulate - 1) * grad_s + _combined(grad_s, sync_s(model, nodes, devices), model.overlap)
+
+
+def example_s(model: curves.Allreduce, devices: int) -> float:
+    """Return the seconds that each example adds to the computing of a device, with the waiting for its data."""
+    return model.compute_per_example_s + model.data_per_device_s * (devices - 1)
 
 
 def sync_s(model: curves.Allreduce, nodes: int, devices: int) -> float:
@@ -280,7 +285,7 @@ def _best(
 
 def _bound(model: curves.Allreduce, initial: int, devices: int, parts: int, low: int, high: int) -> float:
     """Return a rate that no size of a part between `low` and `high` exceeds: the best one if exchanges took no time."""
-    noise, constant_s, each_s = model.noise or 0.0, model.compute_s * parts, model.compute_per_example_s / devices
+    noise, constant_s, each_s = model.noise or 0.0, model.compute_s * parts, example_s(model, devices) / devices
     peak = math.sqrt(max(0.0, constant_s * noise / each_s)) if each_s > 0 else math.inf
     total = min(max(peak, low * devices * parts), high * devices * parts)
     seconds = constant_s + each_s * total
@@ -295,7 +300,7 @@ def _best_part(model: curves.Allreduce, exchange_s: float, devices: int, parts: 
     noise = model.noise
     if low >= high or not noise:
         return low
-    constant_s, each_s, overlap = model.compute_s, model.compute_per_example_s, model.overlap
+    constant_s, each_s, overlap = model.compute_s, example_s(model, devices), model.overlap
 
     def gain(at_once: float) -> float:
         """Return the per cent of progress less the per cent of time, both per step, for one per cent more examples."""

@@ -54,6 +54,7 @@ def seen(job: jobs.Job, beside: str = "") -> Seen | None:
         local=local,
         step_s=sum(one.step_s or 0.0 for one in told) / len(told),
         sync_s=sum(waited) / len(waited) if waited else 0.0,
+        data_s=sum(one.data_s or 0.0 for one in told) / len(told),
         servers=sum(task.role is roles.RoleName.PS for task in live.tasks),
         beside=beside,
         gpu_type=_gpu_type(told),

@@ -11,7 +11,8 @@ and the scale is variance / squared, in units of one process's examples. The num
 both are smoothed, each by itself, before the division.
 
 The cost is two sums over the gradients in every eighth exchange, and no further exchange: each rank measures its own
-gradient, and only the chief's value counts. The numbers stay on the gradients' device until they are read.
+gradient, and only the chief's value counts. The numbers stay on the gradients' device until they are read. Parameter
+servers have the gradients of all, so |g|^2 is the mean over the workers there.
 
 Gradients that are not finite do not count. With a GradScaler the first ones often are not: its scale begins too large.
 """
@@ -38,11 +39,14 @@ class Noise:
         self._exchanges += 1
         return self._ranks > 1 and self._exchanges % EVERY == 1
 
-    def take(self, local: torch.Tensor, mean: torch.Tensor, share: float) -> None:
-        """Add the squared norms of one exchange. `share` is the number of examples in the local gradient."""
-        squared = (self._ranks * mean - local) / (self._ranks - 1)
-        variance = (local - mean) / (1 - 1 / self._ranks) * share
-        samples, *before = self._means or (torch.zeros_like(squared) for _ in range(3))
+    def take(self, local: torch.Tensor, mean: torch.Tensor, share: float, *, ranks: int | None = None) -> None:
+        """Add the squared norms of one exchange. `share` is the number of examples in the local gradient, and `ranks`
+        the number of gradients in the mean, where it is not that of all processes.
+        """
+        ranks = self._ranks if ranks is None else ranks
+        squared = (ranks * mean - local) / (ranks - 1)
+        variance = (local - mean) / (1 - 1 / ranks) * share
+        samples, *before = (each.to(squared) for each in self._means or (torch.zeros_like(squared),) * 3)
         finite = torch.isfinite(squared) & torch.isfinite(variance)
         weight = SMOOTHING * (samples > 0).to(squared.dtype)
         smooth = (

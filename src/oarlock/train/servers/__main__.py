@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 from oarlock.train.servers.model import optimizers
-from oarlock.train.servers.process import server, snapshots
+from oarlock.train.servers.process import server, snapshots, standby
 
 _OTHERS_S = 30.0
 """For so long the servers of a chief that has ended serve the other workers."""
@@ -37,10 +37,12 @@ def main(arguments: list[str]) -> int:
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(1)  # each connection has a thread, and workers beside need the other cores
     device = _device(int(arguments[1] if child else os.environ.get("OARLOCK_PROCESS") or 0))
-    snapshot = None if child else _snapshot(address)
-    made = server.Server((host.strip("[]"), int(port)), token, device=device, snapshot=snapshot)
+    number = None if child else _number(address)
+    snapshot = _snapshot(number) if number is not None else None
+    kept = standby.place(token, number) if number is not None else None
+    made = server.Server((host.strip("[]"), int(port)), token, device=device, snapshot=snapshot, kept=kept)
     threading.Thread(target=optimizers.prepare, daemon=True).start()  # workers may connect meanwhile
-    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    signal.signal(signal.SIGTERM, lambda *_: _end(made))
     if child:
         sys.stdout.write(f"{made.port}\n")
         sys.stdout.flush()
@@ -58,12 +60,21 @@ def _device(number: int) -> str:
     return f"cuda:{number % torch.cuda.device_count()}"
 
 
-def _snapshot(address: str) -> Path | None:
+def _number(address: str) -> int | None:
+    """Return this server's number among those of the attempt."""
+    servers = os.environ.get("OARLOCK_SERVERS", "").split(",")
+    return servers.index(address) if address in servers else None
+
+
+def _snapshot(number: int) -> Path | None:
     """Return the file of this server's own checkpoint, where the job has a directory of checkpoints."""
-    directory, servers = os.environ.get("OARLOCK_CHECKPOINTS"), os.environ.get("OARLOCK_SERVERS", "").split(",")
-    if not directory or address not in servers:
-        return None
-    return snapshots.place(directory, int(os.environ.get("OARLOCK_ATTEMPT") or 1), servers.index(address))
+    directory = os.environ.get("OARLOCK_CHECKPOINTS")
+    return snapshots.place(directory, int(os.environ.get("OARLOCK_ATTEMPT") or 1), number) if directory else None
+
+
+def _end(served: server.Server) -> None:
+    served.service.forget()
+    os._exit(0)
 
 
 def _end_with_parent(served: server.Server) -> None:

@@ -15,6 +15,7 @@ OARLOCK_SHARED_MEMORY=0 turns sharing off.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hmac
 import math
 import mmap
@@ -28,6 +29,12 @@ from pathlib import Path
 from oarlock.train import environment
 
 FOLDER = Path("/dev/shm")
+KEPT = "oarlock_kept-"
+"""The names of files that outlive their process, for its successor. A living process holds a lock on its file."""
+SHOWN = "-shown"
+"""The end of the name of a file that lies beside such a file."""
+_KEPT_AFTER_S = 900.0
+"""No successor comes later. The file of a process that was killed so long ago is removed."""
 _PREFIX = "oarlock-"
 _NAME = re.compile(r"oarlock-[0-9a-f]{32}")
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
@@ -62,12 +69,7 @@ class Offer:
     """
 
     def __init__(self, size: int, *, beside: int = 0, sparing: bool = True) -> None:
-        space = os.statvfs(FOLDER)
-        free = space.f_bavail * space.f_frsize
-        most = min(free // _PART, free - _LEFT_BYTES) if sparing else free
-        if size + beside > most or size > _room_bytes():
-            raise OSError(f"{FOLDER} has not enough memory for {size} bytes")
-        _remove_left()
+        spare(size, beside=beside, sparing=sparing)
         self.size = size
         self.name, self.secret = _PREFIX + secrets.token_hex(16), secrets.token_hex(_SECRET_BYTES // 2)
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -78,9 +80,14 @@ class Offer:
             self.close()
             raise
 
-    def reserve(self) -> None:
-        """Remove the name and reserve the memory, once the others have opened the segment. Raises OSError."""
-        self._unlink()
+    def reserve(self, keep_as: Path | None = None) -> None:
+        """Remove the name and reserve the memory, once the others have opened the segment. Raises OSError. With
+        `keep_as` the file gets this name instead, for a successor of this process.
+        """
+        if keep_as is None:
+            self._unlink()
+        else:
+            (FOLDER / self.name).replace(keep_as)
         os.posix_fallocate(self._file, 0, self.size)
 
     def map(self) -> mmap.mmap:
@@ -129,14 +136,41 @@ class Opened:
         self._file = -1
 
 
+def spare(size: int, *, beside: int = 0, sparing: bool = True) -> None:
+    """Raise OSError where there is no memory for a segment of so many bytes, as `Offer` does."""
+    space = os.statvfs(FOLDER)
+    free = space.f_bavail * space.f_frsize
+    most = min(free // _PART, free - _LEFT_BYTES) if sparing else free
+    if size + beside > most or size > _room_bytes():
+        raise OSError(f"{FOLDER} has not enough memory for {size} bytes")
+    _remove_left()
+
+
 def _remove_left() -> None:
-    """Remove what processes of this user left that were killed within an offer."""
+    """Remove what processes of this user left that were killed within an offer, and what no successor came for."""
     with contextlib.suppress(OSError):
-        for left in FOLDER.glob(f"{_PREFIX}*"):
+        for left in [*FOLDER.glob(f"{_PREFIX}*"), *FOLDER.glob(f"{KEPT}*")]:
             with contextlib.suppress(OSError):
+                kept = left.name.startswith(KEPT)
                 found = left.lstat()
-                if found.st_uid == os.geteuid() and time.time() - found.st_mtime > _LEFT_AFTER_S:
+                is_old = time.time() - found.st_mtime > (_KEPT_AFTER_S if kept else _LEFT_AFTER_S)
+                if found.st_uid == os.geteuid() and is_old and not (kept and _is_locked(left)):
                     left.unlink()
+
+
+def _is_locked(path: Path) -> bool:
+    """Return whether a living process keeps this file, or the one that it lies beside."""
+    try:
+        file = os.open(path.with_name(path.name.removesuffix(SHOWN)), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(file)
+    return False
 
 
 def _room_bytes() -> float:

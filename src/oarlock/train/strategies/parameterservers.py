@@ -25,8 +25,8 @@ from oarlock.train import environment, errors, rounds, worlds
 from oarlock.train.measuring.straggling import Slowest
 from oarlock.train.servers import addresses, children
 from oarlock.train.servers.model import openings, optimizers, sharding, shares
-from oarlock.train.servers.wire import frames, memory
-from oarlock.train.servers.workers import giving, links, remotes, staging
+from oarlock.train.servers.wire import frames
+from oarlock.train.servers.workers import giving, links, norms, remotes, staging
 from oarlock.train.strategies import changes, replicas
 from oarlock.train.strategies.strategy import Figures, Strategy
 
@@ -48,13 +48,15 @@ class Settings:
             raise errors.StateError(f"sharding={self.sharding!r} is not one of {', '.join(sharding.WAYS)}")
 
     def under(self, told: Mapping[str, Any]) -> Settings:
-        """Return these settings with the job file's fields `sync`, `backup` and `staleness`, where it sets them. A
-        setting falls away that belongs to the other mode.
+        """Return these settings with the job file's fields `sync`, `backup` and `staleness`, where it sets them, and
+        with the number of `servers` that `oarlock advise` asks for. A setting falls away that belongs to the other
+        mode.
         """
         sync = told.get("sync", self.sync or bool(told.get("backup")))
         backup = told.get("backup", self.backup if sync else 0)
         staleness = told.get("staleness", None if sync else self.staleness)
-        return replace(self, sync=sync, backup=backup, staleness=staleness)
+        servers = int(told.get("servers", self.servers))
+        return replace(self, sync=sync, backup=backup, staleness=staleness, servers=servers)
 
 
 class ParameterServers(Strategy):
@@ -116,8 +118,9 @@ class ParameterServers(Strategy):
         self._sessions = 0
         self._first_steps: changes.FirstSteps | None = None
         self._compared: list[int] = []  # the slowest worker and its time, as the session knows them
+        self._norms = norms.Norms()
         self.figures: Figures = Figures(self._world)
-        self.figures.measures_noise = False
+        self.figures.measures_noise = sync  # without it no mean of gradients is made
 
     def attach(self, model: nn.Module, optimizer: optim.Optimizer | None = None) -> nn.Module:
         self._by_row = {
@@ -169,7 +172,7 @@ class ParameterServers(Strategy):
     ) -> None:
         """Go on with these parameters, which another strategy has exchanged, and with its figures."""
         self.figures = figures or self.figures
-        self.figures.measures_noise = False
+        self.figures.measures_noise = self.settings.sync
         if self._servers or self._connect(named, optimizer):
             self._take_part()
             self.begin()
@@ -195,7 +198,7 @@ class ParameterServers(Strategy):
         self.parameters = [parameter for _, parameter in named]
         for _, parameter in self._named:
             parameter.data = parameter.data.contiguous()  # the parts are cut from, and received into, flat memory
-        self._tensors, self._kind = self._described(optimizer), kind
+        self._tensors, self._kind = remotes.described(named, optimizer, self._by_row), kind
         self._reserve(found)
         atexit.register(self._leave)
         worlds.leaving.append(self._leave)
@@ -463,25 +466,6 @@ class ParameterServers(Strategy):
         told = self._world.gather((started.servers, started.token) if started else None)[0]
         return addresses.Addresses(*told)
 
-    def _described(self, optimizer: optim.Optimizer) -> list[sharding.Tensor]:
-        groups = {id(one): number for number, group in enumerate(optimizer.param_groups) for one in group["params"]}
-        for name, parameter in self._named:
-            if id(parameter) not in groups:
-                raise errors.StateError(f"the optimizer does not step {name}: give it that parameter, or freeze it")
-            if memory.name_of(parameter.dtype) not in memory.TYPES or not parameter.is_floating_point():
-                raise errors.StateError(f"{name} is of type {parameter.dtype}, which parameter servers do not hold")
-        return [
-            sharding.Tensor(
-                name,
-                tuple(one.shape),
-                memory.name_of(one.dtype),
-                one.element_size(),
-                groups[id(one)],
-                one.shape[1] if id(one) in self._by_row else 0,
-            )
-            for name, one in self._named
-        ]
-
     def _before_step(self, optimizer: optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if kwargs.get("closure") is not None or any(each is not None for each in args[1:]):
             raise errors.StateError("parameter servers need backward() before step(): call step() without a closure")
@@ -525,6 +509,7 @@ class ParameterServers(Strategy):
                 server.await_answer()  # a successor may need the weights before this update
             for server in self._servers:
                 self._strongest = max(self._strongest, server.take())
+        self._norms.take([server.norms for server in self._servers], self.figures)
         self._steps += 1
         self.figures.waiting.settle()
         self.figures.exchanges += 1

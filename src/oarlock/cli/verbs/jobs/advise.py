@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -97,6 +97,7 @@ def _trial(words: Sequence[str], workers: int, seconds: float, **settings: Any) 
     told = " ".join(f"{name} {value}" for name, value in settings.items() if name == "threads")
     asked = settings.get("strategy") or {}
     how = next((str(asked[field]) for field in ("compression", "kind") if asked.get(field, "none") != "none"), "")
+    how += f", {amounts.counted(asked['servers'], 'server')}" if asked.get("servers", 1) > 1 else ""
     terminal.say(f"{amounts.counted(workers, 'worker')} {told or how} ...".replace("  ", " "))
     return trials.run(words, workers, seconds=seconds, **settings)
 
@@ -126,15 +127,20 @@ def _pairs(
 
 
 def _checks(
-    words: Sequence[str], seconds: float, names: Iterable[str], counts: Sequence[int]
+    words: Sequence[str], seconds: float, twos: Mapping[str, scaling.Trial], counts: Sequence[int]
 ) -> tuple[dict[str, list[scaling.Trial]], dict[str, str]]:
-    """Return the trials of these strategies with so many workers, and the reasons why some have failed."""
+    """Return the trials of these strategies with so many workers, and the reasons why some have failed. They have as
+    many parameter servers as the predictions.
+    """
+    from oarlock.cli.advising import scaling
+
     checked: dict[str, list[scaling.Trial]] = {}
     failed: dict[str, str] = {}
-    for name in names:
+    for name, two in twos.items():
         for workers in counts:
+            fields = _fields(name, scaling.servers_for(two, workers))
             try:
-                checked.setdefault(name, []).append(_trial(words, workers, seconds, strategy=_fields(name)))
+                checked.setdefault(name, []).append(_trial(words, workers, seconds, strategy=fields))
             except errors.InvalidInput as cause:
                 if name == "allreduce":
                     raise
@@ -146,10 +152,12 @@ def _reason(failed: errors.InvalidInput) -> str:
     return failed.hint.splitlines()[-1] if failed.hint else str(failed)
 
 
-def _fields(name: str) -> dict[str, object]:
-    """Return the fields under `strategy` in a job file. DGC is tried as it is after its warm-up."""
+def _fields(name: str, servers: int = 1) -> dict[str, object]:
+    """Return the fields under `strategy` in a job file, and the number of parameter servers. DGC is tried as it is
+    after its warm-up.
+    """
     if name == "ps":
-        return {"kind": "ps"}
+        return {"kind": "ps", "servers": servers}
     if name == "allreduce":
         return {"kind": "allreduce", "compression": "none"}
     return {"kind": "allreduce", "compression": name, **({"warm_up_steps": 0} if name == "dgc" else {})}
@@ -219,10 +227,9 @@ def _tell_checks(
         name = f"{each.strategy} with {amounts.counted(each.workers, 'worker')}"
         if each.error is not None:
             told = f"predicted {each.speedup:.2f}, measured {each.measured:.2f}, error {each.error:+.0%}"
-        elif name in failed:
-            told = f"not checked: {terminal.clean(failed[name])}"
+            told += f", {amounts.counted(each.servers, 'server')}" if each.servers else ""
         else:
-            told = f"not checked: it is predicted with {each.servers} parameter servers, and a trial has one"
+            told = f"not checked: {terminal.clean(failed[name])}"
         terminal.paragraph(f"{name}: {told}")
     others = ", ".join(str(count) for count in sorted({each.workers for each in found} - {1, *counts}))
     terminal.paragraph(f"Not checked: the predictions for {others} workers.")

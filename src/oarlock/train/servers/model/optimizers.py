@@ -6,6 +6,7 @@ The server builds an optimizer from the name of a class of torch.optim and the s
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -89,24 +90,51 @@ def _plain(value: Any, name: str) -> Any:
     )
 
 
+@dataclass(frozen=True)
+class Slot:
+    """One value of an optimizer's state: that of this `name` among the `values` of parameter number `index`."""
+
+    index: int
+    name: str
+    values: dict[str, Any]
+
+    @property
+    def is_tensor(self) -> bool:
+        return isinstance(self.values[self.name], torch.Tensor)
+
+
+def slots_of(optimizer: optim.Optimizer, parameters: Sequence[nn.Parameter]) -> list[Slot]:
+    """Return all values of the state, where they are."""
+    values = ((index, optimizer.state.get(parameter, {})) for index, parameter in enumerate(parameters))
+    return [Slot(index, name, some) for index, some in values for name in some]
+
+
+def entries_of(slots: Sequence[Slot]) -> list[list[Any]]:
+    """Return an entry [number of the parameter, name, type, shape, value] for each, as `state_of` does."""
+    found: list[list[Any]] = []
+    for slot in slots:
+        value = slot.values[slot.name]
+        if slot.is_tensor:
+            found.append([slot.index, slot.name, memory.name_of(value.dtype), list(value.shape), None])
+        else:
+            found.append([slot.index, slot.name, None, None, value])
+    return found
+
+
 def state_of(
     optimizer: optim.Optimizer, parameters: Sequence[nn.Parameter]
 ) -> tuple[list[list[Any]], list[torch.Tensor]]:
     """Return the state: an entry [number of the parameter, name, type, shape, value] for each, and the tensors' values
     on the CPU. An entry whose type is None is the plain value.
     """
-    found: list[list[Any]] = []
+    slots = slots_of(optimizer, parameters)
     tensors = []
-    for index, parameter in enumerate(parameters):
-        for name, value in optimizer.state.get(parameter, {}).items():
-            if isinstance(value, torch.Tensor):
-                dense = value.detach().to_dense() if value.is_sparse else value.detach()
-                kept = dense.to("cpu", copy=True).contiguous()
-                found.append([index, name, memory.name_of(kept.dtype), list(kept.shape), None])
-                tensors.append(kept)
-            else:
-                found.append([index, name, None, None, value])
-    return found, tensors
+    for slot in slots:
+        if slot.is_tensor:
+            value = slot.values[slot.name].detach()
+            dense = value.to_dense() if value.is_sparse else value
+            tensors.append(dense.to("cpu", copy=True).contiguous())
+    return entries_of(slots), tensors
 
 
 def load_state(

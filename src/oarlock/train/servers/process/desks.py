@@ -84,7 +84,7 @@ class Desk:
         if not self._shard.opening.mode.fits(self._place):
             raise frames.Refused("the mode is for another number of workers")
         self._connection = self._socket
-        self._buffers, self._spare = self._shard.buffers(by_row=False), []
+        self._buffers, self._spare = self._shard.layout.buffers(by_row=False), []
         self._service.trains(self._place)
         began_at = self._service.began_at
         told = shares.Told.of(head.fields, self._place.workers, began=began_at is not None)
@@ -152,7 +152,7 @@ class Desk:
         held = self._opened()
         _expect(head, held.opening.bytes)
         weights = self._weights(held)
-        self._connection.body(held.views(weights))
+        self._connection.body(held.layout.views(weights))
         held.load(weights, _whole(head.fields["version"]), _settings(head))
         self._answer({})
 
@@ -165,7 +165,7 @@ class Desk:
         if head.body_bytes:
             _expect(head, held.opening.bytes)
             weights = self._weights(held)
-            self._connection.body(held.views(weights))
+            self._connection.body(held.layout.views(weights))
             taken = {_whole(int(rank)): _whole(number) for rank, number in head.fields["taken"].items()}
             held.resume(weights, _whole(head.fields["version"]), _settings(head), taken)
         held.is_back(self._place.rank)
@@ -180,7 +180,7 @@ class Desk:
         weights = self._weights(held)
         version, taken, shown = held.read(self._place.rank, weights)
         fields = {"version": version, "taken": taken, "shown": shown}
-        self._answer(fields, () if shown else held.views(weights))
+        self._answer(fields, () if shown else held.layout.views(weights))
 
     def _step(self, head: frames.Head) -> None:
         held = self._opened()
@@ -188,21 +188,23 @@ class Desk:
         absent = frozenset(_whole(each) for each in head.fields["absent"])
         if any(each >= len(pieces) for each in absent):
             raise frames.Refused("a piece that is not here is absent")
-        by_row = held.expected(head.fields.get("rows", {}), absent)
+        by_row = held.layout.expected(head.fields.get("rows", {}), absent)
         there = (each.bytes for index, each in enumerate(pieces) if index not in absent and index not in by_row)
         _expect(head, sum(there) + sum(view.nbytes for each in by_row.values() for view in each.views()))
         received = self._buffers
         if absent or by_row:  # pieces are not in their places: the buffers may be the memory that they came by
-            received = self._spare = self._spare or held.buffers(by_row=False)
-            held.clear(received, absent)
-        self._connection.body(held.views(received, absent, by_row))
-        held.check(by_row)
+            received = self._spare = self._spare or held.layout.buffers(by_row=False)
+            held.layout.clear(received, absent)
+        self._connection.body(held.layout.views(received, absent, by_row))
+        held.layout.check(by_row)
         number = _whole(head.fields["number"])
         base, all_rows = _whole(head.fields["base"]), head.fields.get("all_rows") is True
         held.learn(head.fields.get("shares", ()))
         held.compare(self._place.rank, base, head.fields.get("skipped"), steps=True)
         hold = head.fields.get("hold") is True
         push = pushes.Push(base, received, absent, _settings(head), number, by_row, all_rows, self._life, hold)
+        if held.measures(base):  # here, while others are still to come
+            push.squared_norm = pushes.squared_norm(received, by_row.values())
         self._answer_update(head, held, *held.push(self._place.rank, push, self._buffers))
 
     def _commit(self, head: frames.Head) -> None:
@@ -224,9 +226,12 @@ class Desk:
         wish = self._service.wished(_whole(head.fields["wish"]))
         fields: dict[str, Any] = {"version": version, "taken": taken, "wish": wish, "shown": shown}
         fields |= held.shares.news(head.fields) | held.paces.news(self._place.rank, head.fields)
+        norms = held.norms
+        if norms is not None and norms[0] > _whole(head.fields["base"]):
+            fields["norms"] = norms
         if changed:
             fields["rows"] = {str(index): len(each.numbers) for index, each in changed.items()}
-        self._answer(fields, () if shown else held.views(self._buffers, by_row=changed))
+        self._answer(fields, () if shown else held.layout.views(self._buffers, by_row=changed))
 
     def _skip(self, head: frames.Head) -> None:
         _expect(head, 0)
@@ -318,7 +323,7 @@ class Desk:
 
     def _weights(self, held: shard.Shard) -> pushes.Flats:
         """Return memory for all weights, which is kept only where it has no tables."""
-        return held.buffers() if any(piece.by_row for piece in held.opening.pieces) else self._buffers
+        return held.layout.buffers() if any(piece.by_row for piece in held.opening.pieces) else self._buffers
 
     def _opened(self) -> shard.Shard:
         if self._shard is None:

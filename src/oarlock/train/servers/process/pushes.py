@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from oarlock.train.measuring import noise
 from oarlock.train.servers.model import rows
 
 Flats = list[torch.Tensor]
@@ -27,3 +28,9 @@ class Push:
     all_rows: bool = False  # whether this worker may hold rows that no version here has had
     life: int = 0  # of the worker (`Shard.life`)
     hold: bool = False  # the update waits for `Shard.commit`, because other servers may lack gradients
+    squared_norm: float | None = None  # where the norms of its update are measured
+
+
+def squared_norm(flats: Flats, by_row: Iterable[rows.Rows]) -> float:
+    """Return the squared norm of a gradient: of these flats, and of these rows."""
+    return sum(float(noise.squared_norm(each)) for each in [*flats, *(some.values for some in by_row)])

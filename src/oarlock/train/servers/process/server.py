@@ -26,13 +26,21 @@ Kind = frames.Kind
 
 
 class Server:
-    """The server at `address`, for the tasks that know `token`."""
+    """The server at `address`, for the tasks that know `token`. A successor finds its checkpoint in `snapshot`, and its
+    newest state in `kept`.
+    """
 
     def __init__(
-        self, address: tuple[str, int], token: str, *, device: torch.device | str = "cpu", snapshot: Path | None = None
+        self,
+        address: tuple[str, int],
+        token: str,
+        *,
+        device: torch.device | str = "cpu",
+        snapshot: Path | None = None,
+        kept: Path | None = None,
     ) -> None:
         self._token = token
-        self.service = service.Service(device, snapshot)
+        self.service = service.Service(device, snapshot, kept)
         self._lock = self.service.lock
         self._closed = threading.Condition(self._lock)  # a connection was
         self._connections: set[transport.Tcp] = set()

@@ -5,6 +5,7 @@ Desks (desks.py) call it, a thread for each connection. `lock` guards all that t
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
 import threading
@@ -14,7 +15,7 @@ from typing import Any
 import torch
 
 from oarlock.train.servers.model import openings
-from oarlock.train.servers.process import attendances, handover, shard, snapshots
+from oarlock.train.servers.process import attendances, handover, shard, snapshots, standby
 from oarlock.train.servers.wire import frames, handshake, transport
 
 SUCCESSOR_S = 600.0
@@ -24,11 +25,14 @@ SUCCESSOR_S = 600.0
 class Service:
     """The service to the workers of one attempt."""
 
-    def __init__(self, device: torch.device | str = "cpu", snapshot: Path | None = None) -> None:
+    def __init__(
+        self, device: torch.device | str = "cpu", snapshot: Path | None = None, kept: Path | None = None
+    ) -> None:
         self.lock = threading.Lock()
         self.closing = False
-        self._path = snapshot
+        self._path, self._kept = snapshot, kept
         self._snapshots: snapshots.Snapshots | None = None
+        self._standby: standby.Standby | None = None
         self._device = torch.device(device)
         self._shard: shard.Shard | None = None
         self._attendances: dict[int, attendances.Attendance] = {}  # by the round
@@ -51,6 +55,15 @@ class Service:
             self._snapshots.close()
         if self._shard is not None:
             self._shard.hide()
+        if self._standby is not None:
+            self._standby.close()
+
+    def forget(self) -> None:
+        """Remove what is kept for a successor on this host: none comes. It takes no lock: a signal calls it."""
+        if self._standby is not None:
+            self._standby.unname()
+        elif self._kept is not None:
+            standby.remove(self._kept)
 
     def lose_all(self) -> None:
         """End the requests that wait for others, once all connections are broken: no worker hears of these losses."""
@@ -109,24 +122,30 @@ class Service:
         return made
 
     def _restore(self, made: shard.Shard) -> None:
-        if self._path is None:
-            return
-        opening = made.opening
-        told = {"opening": json.dumps(opening.fields())}
-        saved = snapshots.read(self._path)
-        if saved is not None and saved["opening"] == told["opening"]:
-            made.restore(saved)
+        """Take the state of a predecessor: that in the memory of this host, or that of its checkpoint."""
+        opening = hashlib.sha256(json.dumps(made.opening.fields()).encode()).hexdigest()
+        found = [standby.read(self._kept) if self._kept is not None else None]
+        found.append(snapshots.read(self._path) if self._path is not None else None)
+        ours = [saved for saved in found if saved is not None and saved["opening"] == opening]
+        if ours:
+            made.restore(max(ours, key=lambda saved: int(saved["version"])))
             sys.stderr.write(f"oarlock.train: parameter server restored at version {made.version}\n")
-        self._snapshots = snapshots.Snapshots(self._path, made, told)
+        if self._kept is not None and standby.fits(made.opening, self._device):
+            self._standby = standby.Standby(self._kept, opening)
+            made.keep(self._standby)
+        if self._path is not None:
+            self._snapshots = snapshots.Snapshots(self._path, made, {"opening": opening})
 
     def ended(self, held: shard.Shard) -> None:
-        """Forget the server's own checkpoint once no worker trains any more."""
+        """Forget the server's own checkpoint, and what a successor would need, once no worker trains any more."""
         with self.lock:
             over = held.is_over()
             if over and held.opening.mode.lockstep:
                 self.began_at = None
             if over and self._path is not None:
                 snapshots.remove(self._path)
+            if over:
+                held.let_go()
 
     def begin(self, step: int) -> None:
         """Begin the training, with the step after this one."""

@@ -1,7 +1,6 @@
 """The part of the model that one parameter server holds: weights, optimizer, version, and the rules of an update.
 
-Parameters of one type lie side by side in one flat tensor; a body on the wire has the same order. Threads of many
-workers call the methods; one condition guards everything.
+Threads of many workers call the methods; one condition guards everything.
 
 The mean is taken in the order of the ranks, and each gradient is divided before the sum, as in allreduce. So a run can
 be repeated bit by bit, and two workers get the bits of allreduce.
@@ -16,15 +15,15 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
 from typing import Any
 
 import torch
 from torch import nn, optim
 
+from oarlock.train.measuring import noise
 from oarlock.train.servers.model import openings, optimizers, rows, shares
-from oarlock.train.servers.process import paces, pushes, showing, skips
-from oarlock.train.servers.wire import bodies, frames, memory
+from oarlock.train.servers.process import layouts, paces, pushes, showing, skips, standby
+from oarlock.train.servers.wire import bodies, frames
 
 BACK_WITHIN_S = 10.0
 """For so long a restored server waits for workers that might hold newer weights."""
@@ -43,15 +42,14 @@ class Shard:
     changed: threading.Condition = field(default_factory=threading.Condition)  # its lock may be taken again
 
     def __post_init__(self) -> None:
-        self._runs = [list(run) for _, run in groupby(self.opening.pieces, key=lambda piece: piece.dtype)]
-        self._elements = sum(piece.size for piece in self.opening.pieces)
-        self.weights = self.buffers(self.device)
-        self._means = self.buffers(self.device, by_row=False)
+        self.layout = layouts.Layout(self.opening, self.device)
+        self.weights = self.layout.buffers(self.device)
+        self._means = self.layout.buffers(self.device, by_row=False)
         self._optimizer: optim.Optimizer | None = None
         self._settings: list[Mapping[str, Any]] = []
-        self._parameters = [nn.Parameter(each) for each in self._pieces(self.weights)]
-        self._gradients = list(self._pieces(self._means))
-        self._by_row = {index: each.shape for index, each in enumerate(self.opening.pieces) if each.by_row}
+        self._parameters = [nn.Parameter(each) for each in self.layout.pieces(self.weights)]
+        self._gradients = list(self.layout.pieces(self._means))
+        self._by_row = self.layout.by_row
         # The version at which each row was changed.
         self._changed_at = {index: torch.zeros(shape[0], dtype=torch.int64) for index, shape in self._by_row.items()}
         self._pending: dict[int, pushes.Push] = {}
@@ -65,6 +63,8 @@ class Shard:
         self._gone: set[int] = set()  # workers that train no more
         self._ended: set[int] = set()  # those of them that have said so
         mode = self.opening.mode
+        self._standby: standby.Standby | None = None  # where weights and state outlive this process
+        self._is_changing = False
         self._showing = None if mode.rounds else showing.of(self.opening, self.device, mode.workers)
         self._shown = False  # whether the weights lie in memory that workers see
         self._was_read = False  # whether a worker may be reading there
@@ -72,6 +72,9 @@ class Shard:
         self._error: type[frames.Refused] = frames.Refused  # of a step that lacks a worker
         self._round, self._workers = 0, mode.workers
         self._whole: dict[int, pushes.Push] = {}  # all gradients of the next update, which waits for `commit`
+        # Of the last update that was measured: its version, the number of gradients, the mean of their squared norms,
+        # and the squared norm of their mean.
+        self.norms: tuple[int, int, float, float] | None = None
         self._lives: dict[int, int] = {}  # how often each worker has died while the others waited
         self._expected: set[int] = set()  # workers that have yet to come back after a restart
         self._expected_until = 0.0
@@ -90,54 +93,6 @@ class Shard:
             self._showing = showing.of(self.opening, self.device, workers)
             self.changed.notify_all()
 
-    def buffers(self, device: torch.device | str = "cpu", *, by_row: bool = True) -> pushes.Flats:
-        """Return memory for all pieces, or for those that do not travel by row: a worker's gradients, or weights. A
-        table may be too large to be held several times. Memory of the CPU that a GPU copies from and to is pinned.
-        """
-        pinned = self.device.type == "cuda" and torch.device(device).type == "cpu"
-        return [
-            torch.zeros(
-                sum(piece.size for piece in run if by_row or not piece.by_row),
-                dtype=memory.TYPES[run[0].dtype],
-                device=device,
-                pin_memory=pinned,
-            )
-            for run in self._runs
-        ]
-
-    def views(
-        self, flats: pushes.Flats, absent: frozenset[int] = frozenset(), by_row: Mapping[int, rows.Rows] | None = None
-    ) -> list[memoryview]:
-        """Return the memory of a body: all pieces but the absent ones, some of them by rows."""
-        if not absent and not by_row:
-            return [memory.view(flat) for flat in flats]
-        found = []
-        for index, each in enumerate(self._pieces(flats)):
-            if by_row and index in by_row:
-                found += by_row[index].views()
-            elif index not in absent:
-                found.append(memory.view(each))
-        return found
-
-    def expected(self, told: Any, absent: frozenset[int]) -> dict[int, rows.Rows]:
-        """Return memory for the rows of a gradient. Raises Refused unless each piece that travels by row has some."""
-        types = {each: (memory.TYPES[self.opening.pieces[each].dtype], shape) for each, shape in self._by_row.items()}
-        found = rows.expected(told, types)
-        if found.keys() != self._by_row.keys() - absent:
-            raise frames.Refused("a gradient lacks the rows of a piece")
-        return found
-
-    def clear(self, flats: pushes.Flats, some: frozenset[int]) -> None:
-        """Set the elements of these pieces to 0."""
-        for index, each in enumerate(self._pieces(flats) if some else ()):
-            if index in some and index not in self._by_row:
-                each.zero_()
-
-    def check(self, found: Mapping[int, rows.Rows]) -> None:
-        """Raise Refused unless the received rows are there."""
-        for index, each in found.items():
-            rows.check(each, self._by_row[index][0])
-
     def offered(self, rank: int, beside: int | None) -> dict[str, str] | None:
         """Offer the memory of the weights to a worker that has memory of `beside` bytes for its bodies. None: it shares
         no memory.
@@ -152,8 +107,9 @@ class Shard:
 
     def answered(self, rank: int, *, sees: bool) -> None:
         """Take note of the worker's answer. After the last one the weights move to memory that the workers see."""
-        with self.changed:
-            found = self._showing.answer(rank, sees=sees) if self._showing is not None else None
+        with self.changed, self._changing():
+            keep_as = self._standby.name_beside() if self._standby is not None else None
+            found = self._showing.answer(rank, sees=sees, keep_as=keep_as) if self._showing is not None else None
             if found is not None:
                 with contextlib.suppress(ValueError):  # a type's numbers would not lie at multiples of their size
                     self._move(bodies.tensors(torch.frombuffer(found, dtype=torch.uint8), self.weights))
@@ -165,16 +121,54 @@ class Shard:
             if self._showing is not None:
                 self._showing.close()
             if self._shown:
-                self._move([torch.empty_like(flat) for flat in self.weights])
-            self._shown = False
+                with self._changing():
+                    self._move([torch.empty_like(flat) for flat in self.weights])
+                    self._shown = False
+
+    def keep(self, kept: standby.Standby) -> None:
+        """Keep weights and state in memory that outlives this process, from now on."""
+        self._standby = kept
+        with self.changed, self._changing():
+            pass
+
+    def let_go(self) -> None:
+        """Remove what is kept for a successor, until weights or state change again."""
+        with self.changed:
+            if self._standby is not None:
+                self._standby.forget()
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Change weights or state. A server that dies meanwhile leaves the version before the change."""
+        kept = self._standby
+        if kept is None or self._is_changing:
+            yield
+            return
+        kept.begin()
+        self._is_changing = True
+        try:
+            yield
+        finally:
+            self._is_changing = False
+        if self.loaded and self._keeps_state():
+            state = optimizers.slots_of(self._optimizer, self._parameters) if self._optimizer else []
+            self._point(kept.end(self.version, self._words(), self.weights, state, seen=self._shown))
+        elif self.loaded:
+            kept.forget()
 
     @torch.no_grad()
     def _move(self, flats: pushes.Flats) -> None:
         """Move the weights to this memory."""
         for ours, theirs in zip(flats, self.weights):
             ours.copy_(theirs)
+        self._point(flats)
+
+    def _point(self, flats: pushes.Flats) -> None:
+        """Take the weights in this memory for those of the parameters."""
+        if flats is self.weights:
+            return
         self.weights = flats
-        for parameter, piece in zip(self._parameters, self._pieces(flats)):
+        for parameter, piece in zip(self._parameters, self.layout.pieces(flats)):
             parameter.data = piece
 
     def join(self, rank: int, told: shares.Told = _NOTHING) -> int:
@@ -283,6 +277,10 @@ class Shard:
                 self.changed.notify_all()
                 raise self._error(self._failed)
 
+    def measures(self, base: int) -> bool:
+        """Return whether the norms of the update after this version are measured. A single gradient has no mean."""
+        return self.opening.mode.sync and base % noise.EVERY == 0
+
     def life(self, rank: int) -> int:
         """Return the number of deaths of this worker, or its round. A gradient of an earlier one is refused."""
         return self._round or self._lives.get(rank, 0)
@@ -309,7 +307,7 @@ class Shard:
 
     def load(self, flats: pushes.Flats, version: int, settings: Sequence[Mapping[str, Any]]) -> None:
         """Take these weights. The optimizer begins anew unless its state is loaded after this."""
-        with self.changed:
+        with self.changed, self._changing():
             if self._was_read:
                 self.hide()
             for ours, theirs in zip(self.weights, flats):
@@ -360,9 +358,10 @@ class Shard:
                     return self.version, {}, True, {}
             else:
                 if not push.number or push.number > self.clocks[rank]:
-                    if failed := self._step([push]):
-                        raise frames.Refused(failed)
-                    self.clocks[rank] = max(self.clocks[rank] + 1, push.number)
+                    with self._changing():
+                        if failed := self._step([push]):
+                            raise frames.Refused(failed)
+                        self.clocks[rank] = max(self.clocks[rank] + 1, push.number)
                     self.changed.notify_all()
                 self.changed.wait_for(lambda: self._failed or self._is_near(rank))
             if self._failed and not (mode.sync and push.base < self.version):  # a step that is made is answered
@@ -406,7 +405,7 @@ class Shard:
 
         `taken` says how many gradients of each worker are in these weights.
         """
-        with self.changed:
+        with self.changed, self._changing():
             if taken and taken.keys() != self.clocks.keys() and not self.opening.mode.elastic:
                 raise frames.Refused("the gradients taken are those of another number of workers")
             if not self.loaded or version > self.version:
@@ -439,15 +438,17 @@ class Shard:
         with self.changed:
             entries, tensors = self.state()
             weights = [flat.detach().to("cpu", copy=True) for flat in self.weights]
-            told = {"settings": json.dumps(self._settings), "entries": json.dumps(entries)}
-            counts = {"version": self.version, "clocks": dict(self.clocks), "gone": sorted(self._gone)}
-            counts["passed_over"] = dict(self._passed_over)
-            counts["shares"] = self.shares.fields()
-            return {**told, **counts, "weights": weights, "tensors": tensors}
+            told = {**self._words(), "version": self.version, "entries": json.dumps(entries)}
+            return {**told, "weights": weights, "tensors": tensors}
+
+    def _words(self) -> dict[str, Any]:
+        """Return the plain values that `restore` needs, beside the version and the state."""
+        counts = {"clocks": dict(self.clocks), "gone": sorted(self._gone), "passed_over": dict(self._passed_over)}
+        return {"settings": json.dumps(self._settings), **counts, "shares": self.shares.fields()}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Take the state that `saved` returned. The next update waits until every worker has come back."""
-        with self.changed:
+        with self.changed, self._changing():
             self.load(saved["weights"], int(saved["version"]), json.loads(saved["settings"]))
             self.load_state(json.loads(saved["entries"]), saved["tensors"])
             self.clocks, self._gone = dict(saved["clocks"]), set(saved["gone"])
@@ -466,21 +467,9 @@ class Shard:
 
     def load_state(self, entries: Sequence[Sequence[Any]], tensors: Sequence[torch.Tensor]) -> None:
         """Take the state that `state` returned. Raises Refused where it does not fit."""
-        with self.changed:
+        with self.changed, self._changing():
             if self._optimizer is not None:
                 optimizers.load_state(self._optimizer, self._parameters, entries, tensors, self.device)
-
-    def _pieces(self, flats: pushes.Flats) -> Iterator[torch.Tensor]:
-        """Yield the view of each piece, an empty one for a piece that is left out."""
-        whole = sum(flat.numel() for flat in flats) == self._elements
-        for flat, run in zip(flats, self._runs):
-            taken = 0
-            for piece in run:
-                if not whole and piece.by_row:
-                    yield flat[:0]
-                    continue
-                yield flat[taken : taken + piece.size].view(piece.shape)
-                taken += piece.size
 
     def _keeps_state(self) -> bool:
         return self.opening.optimizer != "SGD" or any(group.get("momentum") for group in self._settings)
@@ -530,22 +519,33 @@ class Shard:
             optimizers.change(self._optimizer, [settings[number] for number in self._here])
             self._settings = list(settings)
         alone = len(given) == 1 and self.device.type == "cpu"
-        for mean, *gradients in zip() if alone else self._dense(self._means, *(push.gradients for push in given)):
+        for mean, *gradients in zip() if alone else self.layout.dense(self._means, *(push.gradients for push in given)):
             torch.div(gradients[0].to(mean.device), len(given), out=mean)
             for gradient in gradients[1:]:
                 mean.add_(gradient.to(mean.device).div_(len(given)))
         nowhere = frozenset.intersection(*(push.absent for push in given))
-        gradients = self._pieces(given[0].gradients) if alone else self._gradients
+        gradients = self.layout.pieces(given[0].gradients) if alone else self._gradients
+        means: list[rows.Rows] = []
         for index, (parameter, gradient) in enumerate(zip(self._parameters, gradients)):
             if index in self._by_row and index not in nowhere:
                 some = [push.rows[index] for push in given if index in push.rows]
                 gradient = rows.mean(some, len(given), self._by_row[index], self.device)
-                self._note(index, gradient.indices()[0])
+                means.append(rows.Rows(gradient.indices()[0], gradient.values()))
+                self._note(index, means[-1].numbers)
             parameter.grad = None if index in nowhere else gradient
-        if self._optimizer is not None:
-            with rows.unchecked() if self._by_row else contextlib.nullcontext():
-                self._optimizer.step()
-        self.version += 1
+        self._measure([push.squared_norm for push in given], means)
+        with self._changing():
+            if self._optimizer is not None:
+                with rows.unchecked() if self._by_row else contextlib.nullcontext():
+                    self._optimizer.step()
+            self.version += 1
+
+    def _measure(self, norms: Sequence[float | None], means: Sequence[rows.Rows]) -> None:
+        """Take the norms of the next update, which has these rows beside the mean in memory."""
+        known = [each for each in norms if each is not None]
+        if len(known) == len(norms) > 1:
+            of_mean = pushes.squared_norm(self._means, means)
+            self.norms = self.version + 1, len(known), sum(known) / len(known), of_mean
 
     def _note(self, index: int, numbers: torch.Tensor) -> None:
         """Note that the next version changes these rows, or all rows."""
@@ -557,7 +557,7 @@ class Shard:
     def _changed(self, since: int) -> dict[int, rows.Rows]:
         """Return the rows that were changed after this version."""
         found = {}
-        weights = list(self._pieces(self.weights)) if self._by_row else []
+        weights = list(self.layout.pieces(self.weights)) if self._by_row else []
         for index in self._by_row:
             numbers = (self._changed_at[index] > since).nonzero().view(-1)
             found[index] = rows.Rows(numbers, weights[index].detach()[numbers.to(self.device)].cpu())
@@ -576,18 +576,9 @@ class Shard:
         if self._shown and self._showing is not None and self._showing.is_seen(rank):
             self._was_read = True
             return True
-        for theirs, ours in zip(into, self.weights) if whole else self._dense(into, self.weights):
+        for theirs, ours in zip(into, self.weights) if whole else self.layout.dense(into, self.weights):
             theirs.copy_(ours)
         return False
-
-    def _dense(self, *flats: pushes.Flats) -> Iterator[tuple[torch.Tensor, ...]]:
-        """Yield what belongs together of these flats: all, but the pieces that travel by row."""
-        if not self._by_row:
-            yield from zip(*flats)
-            return
-        for index, alike in enumerate(zip(*map(self._pieces, flats))):
-            if index not in self._by_row:
-                yield alike
 
     def _is_near(self, rank: int) -> bool:
         """Return whether this worker is not too far ahead of the slowest one that still trains."""

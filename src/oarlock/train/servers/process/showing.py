@@ -11,6 +11,7 @@ receives copies.
 from __future__ import annotations
 
 import mmap
+from pathlib import Path
 
 import torch
 
@@ -45,15 +46,17 @@ class Showing:
                 self.close()
         return None if self._offer is None else {"name": self._offer.name, "secret": self._offer.secret}
 
-    def answer(self, rank: int, *, sees: bool) -> mmap.mmap | None:
-        """Take note of a worker's answer. Return the memory after the last one, where there is any to share."""
+    def answer(self, rank: int, *, sees: bool, keep_as: Path | None = None) -> mmap.mmap | None:
+        """Take note of a worker's answer. Return the memory after the last one, where there is any to share. Its file
+        gets the name `keep_as`, or none.
+        """
         self._answers[rank] = sees
         if not self._open or len(self._answers) < self._workers:
             return None
         try:
             if self._offer is None or not any(self._answers.values()):
                 return None
-            self._offer.reserve()
+            self._offer.reserve(keep_as)
             return self._offer.map()
         except OSError:
             return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from time import monotonic
 from typing import Any, TypeVar
 
@@ -13,7 +13,7 @@ from torch import nn, optim
 from oarlock.train import errors, patience
 from oarlock.train.servers.model import openings, rows, sharding, shares
 from oarlock.train.servers.wire import frames, memory
-from oarlock.train.servers.workers import links, staging
+from oarlock.train.servers.workers import links, norms, staging
 
 Kind = frames.Kind
 Result = TypeVar("Result")
@@ -53,6 +53,7 @@ class Remote:
         self.skipped: int | None = None  # steps without an update since the last one, in lockstep with others
         self.own_us: int | None = None  # this worker's time of a step, for the next gradient
         self.slowest: list[int] | None = None  # the slowest worker, its time in microseconds, and that of the fastest
+        self.norms: norms.Told | None = None  # of the last update that the server has measured
         self._is_successor = False  # the server of one that died
         self._found = 0  # the version that the server had when this worker came to it
         self.began_at: int | None = None
@@ -99,6 +100,9 @@ class Remote:
             self._taken.setdefault(self._rank, own)
         self._shares.take(told.get("shares", []))
         self.slowest = told.get("slowest", self.slowest)
+        if "norms" in told:
+            version, count, local, mean = told["norms"]
+            self.norms = int(version), int(count), float(local), float(mean)
 
     def load(self, settings: Sequence[dict[str, Any]], optimizer: optim.Optimizer) -> None:
         """Give the server the present weights and the optimizer's state."""
@@ -386,6 +390,31 @@ class Remote:
         there = staging.at_hand(whole)
         assert there is not None
         return there.view(-1)[part.start : part.stop]
+
+
+def described(
+    named: Sequence[tuple[str, nn.Parameter]], optimizer: optim.Optimizer, by_row: Collection[int]
+) -> list[sharding.Tensor]:
+    """Return the descriptions of these parameters. `by_row` are the ids of those whose gradients are rows. StateError
+    where servers cannot hold one, or the optimizer does not step it.
+    """
+    groups = {id(one): number for number, group in enumerate(optimizer.param_groups) for one in group["params"]}
+    for name, parameter in named:
+        if id(parameter) not in groups:
+            raise errors.StateError(f"the optimizer does not step {name}: give it that parameter, or freeze it")
+        if memory.name_of(parameter.dtype) not in memory.TYPES or not parameter.is_floating_point():
+            raise errors.StateError(f"{name} is of type {parameter.dtype}, which parameter servers do not hold")
+    return [
+        sharding.Tensor(
+            name,
+            tuple(one.shape),
+            memory.name_of(one.dtype),
+            one.element_size(),
+            groups[id(one)],
+            one.shape[1] if id(one) in by_row else 0,
+        )
+        for name, one in named
+    ]
 
 
 def pieces(parts: Sequence[sharding.Part], tensors: Sequence[sharding.Tensor]) -> tuple[openings.Piece, ...]:
