@@ -108,7 +108,7 @@ async def crawled(rig: browsers.WebRig, who: str, *begin: str) -> dict[str, str]
             path = left.pop()
             if path in found or not path.startswith("/") or path.startswith(("/static/", "/logout")):
                 continue
-            assert len(found) < 400, "the crawl has no end"
+            assert len(found) < 1000, "the crawl has no end"
             answer = await browser.get(path)
             found[path] = answer.text + repr(answer.headers)
             if answer.text.startswith("<!doctype html>"):
