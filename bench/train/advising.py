@@ -24,7 +24,7 @@ STRATEGIES = ("allreduce", "dgc", "ps")
 CHECKED = (4, 8)
 MEGABITS = 200
 SECONDS = float(os.environ.get("BENCH_SECONDS", "20"))
-"""Of each trial."""
+"""The duration of each trial."""
 
 
 def run() -> list[table.Row]:

@@ -72,7 +72,7 @@ class Shard:
         self._error: type[frames.Refused] = frames.Refused  # of a step that lacks a worker
         self._round, self._workers = 0, mode.workers
         self._whole: dict[int, pushes.Push] = {}  # all gradients of the next update, which waits for `commit`
-        # Of the last update that was measured: its version, the number of gradients, the mean of their squared norms,
+        # The last update that was measured: its version, the number of gradients, the mean of their squared norms,
         # and the squared norm of their mean.
         self.norms: tuple[int, int, float, float] | None = None
         self._lives: dict[int, int] = {}  # how often each worker has died while the others waited
