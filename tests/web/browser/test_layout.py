@@ -69,7 +69,7 @@ async def test_the_list_shows_enough_rows(
 ) -> None:
     """The list has fewer jobs than that here: the rows that would have room below its first one are counted."""
     watched = await test_stills.opened(chromium, still["full"])
-    await watched.context.add_init_script(f"localStorage.setItem('density', '{density}')")
+    await watched.context.add_init_script(f"try {{ localStorage.density = '{density}'; }} catch {{ }}")
     page = await watched.page("/jobs")
     await test_stills.complete(page)
     top, height = await page.evaluate(
