@@ -35,5 +35,7 @@ class Norms:
         (self._version,) = versions
         counts = {each[1] for each in known}
         if len(counts) == 1 and figures.share > 0:
-            local, mean = (torch.tensor(sum(each[at] for each in known), dtype=torch.float64, device="cpu") for at in (2, 3))
+            local, mean = (
+                torch.tensor(sum(each[at] for each in known), dtype=torch.float64, device="cpu") for at in (2, 3)
+            )
             figures.noise.take(local, mean, figures.share, ranks=counts.pop())
