@@ -13,6 +13,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
+from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +41,10 @@ def run(
     env: Mapping[str, str] | None = None,
     env_of_rank: Mapping[int, Mapping[str, str]] | None = None,
     timeout_s: float = 240.0,
+    ends_together: bool = False,
 ) -> list[int]:
     """Run target(*args) as every rank, to the end. Returns the exit codes by rank, -N for signal N; output is in
-    folder/rank-K.txt.
+    folder/rank-K.txt. With `ends_together` the death of a member ends the others, as the platform ends an attempt.
     """
     address = (
         {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(world_size)}
@@ -57,8 +59,14 @@ def run(
     for member in crew:
         member.start()
     deadline = time.monotonic() + timeout_s
+    left = {member.sentinel: member for member in crew}
+    while left and (ended := connection.wait(left, max(0.1, deadline - time.monotonic()))):
+        ends = [left.pop(sentinel) for sentinel in ended]  # type: ignore[call-overload]
+        if ends_together and any(member.exitcode for member in ends):
+            for member in left.values():
+                member.kill()
     for member in crew:
-        member.join(max(0.1, deadline - time.monotonic()))
+        member.join(0.1)
     hung = [rank for rank, member in enumerate(crew) if member.exitcode is None]
     for member in crew:
         if member.exitcode is None:
