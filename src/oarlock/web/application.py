@@ -69,7 +69,7 @@ HEADERS: tuple[tuple[bytes, bytes], ...] = (
 MARKS_S = 0.25
 """News wait so long for the marks of open pages. A page without one asks."""
 MOST_TOLD_BYTES = 1 << 16
-"""News bring contents along that are not larger when packed."""
+"""A content that is larger when packed does not come with the news: the page asks for it."""
 
 
 async def _nothing() -> types.Message:

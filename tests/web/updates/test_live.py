@@ -1,4 +1,4 @@
-"""News and the updates of open pages: which topics an event names, who hears of it, and what an update sends."""
+"""News and the updates of open pages: who hears of an event, and what an update sends."""
 
 from __future__ import annotations
 
@@ -27,47 +27,6 @@ from oarlock.web.rendering import templating
 from oarlock.web.updates import feeds, fragments, openpages, topics
 
 FRAGMENT = {"Oarlock-Fragment": "1"}
-KINDS = sorted({one.__struct_config__.tag for one in events.AnyEvent.__args__} | {"submitted", "phase", "removed"})
-CLUSTER = {events.NODES, events.POOLS}
-
-
-def line(kind: str, job: str = "j-1", seq: int = 1) -> events.Record:
-    return events.Record(seq=seq, at=0.0, job=job, kind=kind, version=1)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_event_names_its_own_job(kind: str) -> None:
-    assert topics.of_job("j-1") in topics.of([line(kind)])
-
-
-def test_an_event_names_the_topics_that_it_may_change() -> None:
-    everything = {topics.JOBS, *topics.SHARED}
-    table = {
-        "submitted": everything,
-        "phase": everything,
-        "admitted": everything,
-        "released": everything,
-        "removed": everything,
-        "a kind of a later version": everything,
-        "edited": {topics.JOBS, topics.QUEUE, topics.POOLS},
-        "refused": {topics.JOBS, topics.QUEUE},
-        "task_registered": {topics.JOBS},
-        "checkpoint_visible": set(),
-    }
-    assert {kind: set(topics.of([line(kind)])) - {"job:j-1"} for kind in table} == table
-
-
-def test_the_table_of_kinds_has_no_kind_that_no_event_has() -> None:
-    assert set(topics._KINDS) <= set(KINDS) | CLUSTER
-
-
-@pytest.mark.parametrize("kind", sorted(CLUSTER))
-def test_a_change_of_nodes_or_pools_is_of_no_job(kind: str) -> None:
-    assert topics.of([line(kind, job="")]) == topics.SHARED
-
-
-def test_a_message_is_bounded() -> None:
-    assert topics.of([line("projected", f"j-{number}") for number in range(topics.MOST + 1)]) == {topics.EVERYTHING}
 
 
 @pytest.fixture
@@ -383,43 +342,6 @@ async def test_news_do_not_wait_for_a_page_that_takes_long(
         late = asyncio.create_task(browser.get("/pools", headers=FRAGMENT | {"Oarlock-Seq": str(news.seq)}))
         go.set()
         assert (await late).status_code == 200
-
-
-def test_a_page_is_due_after_its_period_since_the_last_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [0.0]
-    monkeypatch.setattr(openpages.time, "monotonic", lambda: now[0])
-    pages, address = openpages.OpenPages(), openpages.Address("ann", "/", b"")
-    for name, period_s in {"events": 0, "runs": 5, "waits": 60}.items():
-        assert pages.note("session", name, address, ("jobs",), "mark", period_s)
-    assert not pages.note("session", "Bad!", address, ("jobs",), "mark", 5)
-    found = []
-    for at in (1, 2, 3, 4, 60, 61):
-        now[0] = at
-        found.append(sorted(pages.due("session")))
-    assert found == [[], ["runs"], [], ["runs"], ["runs", "waits"], []]
-    now[0] = 119
-    pages.concerned("session", frozenset({"jobs"}))
-    now[0] = 120
-    assert not pages.due("session"), "news have looked at them"
-
-
-def test_pages_that_have_not_asked_for_long_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [0.0]
-    monkeypatch.setattr(openpages.time, "monotonic", lambda: now[0])
-    pages = openpages.OpenPages()
-    for number in range(openpages.MOST + 2):
-        pages.note("session", f"page{number}", openpages.Address("ann", "/jobs", b""), ("jobs",))
-    found = pages.concerned("session", frozenset({"jobs"}))
-    assert (len(found), "page0" in found, "page2" in found) == (openpages.MOST, False, True)
-    assert pages.concerned("session", frozenset({"nodes"})) == {}
-    assert pages.concerned("another", frozenset({topics.EVERYTHING})) == {}
-    now[0] = openpages.KEPT_S / 2
-    changed = openpages.Address("ann", "/jobs", b"a=1")
-    pages.note("session", "page9", changed, ("jobs",))
-    now[0] = openpages.KEPT_S + 1
-    assert {name: one.address for name, one in pages.concerned("session", frozenset({topics.EVERYTHING})).items()} == {
-        "page9": changed
-    }
 
 
 async def administrator(rig: browsers.WebRig, name: str) -> str:

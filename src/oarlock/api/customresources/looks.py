@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 AT_ONCE, WHILE_LAUNCHING = 8, 2
 """Looks together, and those together while gangs are launched, where only a job has changed."""
 LATE_S = 15.0
-"""And where it changed so long ago: the others wait."""
+"""So long after a job's change the word about it waits no more, although gangs are launched."""
 AGAIN_FIRST_S = 2.0
 AGAIN_MOST_S = 120.0
 """A look is repeated after so long at first, and at most."""
@@ -51,7 +51,7 @@ class Looks:
         self.bell.set()
 
     def waits(self, since: float) -> bool:
-        """Return whether a word about a job waits, where it could have been told since then (monotonic)."""
+        """Return whether a word about a job, which could be told since then (monotonic), waits for launches."""
         return self._launches() and self._monotonic() < since + LATE_S
 
     def take(self) -> list[str]:
