@@ -386,6 +386,7 @@ def test_the_search_begins_anew_with_other_members(tmp_path: Path) -> None:
         made.wait(lambda: made.ready("n0"))
         names.append("n0")
         counts.change(made, names)
+        made.wait(lambda: counts.reached(made, "n0") > 0)  # the search begins anew with it
         on(200)
         counts.end(made, names, losses=1)
         assert (tmp_path / "a" / "restarted").exists()

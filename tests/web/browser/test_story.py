@@ -167,7 +167,7 @@ class Story:
         await self.return_to("digits")
         await hand.press(page, page.locator("button:text-is('Resume')"))
         await page.wait_for_selector(".head .phase:has-text('PROCESSING')")
-        await page.wait_for_selector("section:has(#timeline) tbody tr >> nth=1")
+        await page.wait_for_selector("table[data-table=attempts] tbody tr >> nth=1")
 
     async def the_server_is_killed(self) -> None:
         """Every page that follows events says so, comes back by itself, and shows what happens then."""
