@@ -20,7 +20,7 @@ from bench.pages import stage
 
 UPDATES, FEW = stage.many(10_000, 200), stage.many(100, 20)
 IDLE_S = stage.many(60, 6)
-PAGES, USERS, RUNNING, RATE, SECONDS = 50, 10, 3, 20, stage.many(20, 5)
+USERS, RUNNING, RATE, SECONDS = 10, 3, 20, stage.many(20, 5)
 PAUSE_S = 0.5
 _NAMES, _CHANGES = itertools.count(), itertools.count()
 REST_S = 5.0
@@ -111,7 +111,10 @@ def heap() -> list[table.Row]:
 
 
 def together() -> list[table.Row]:
-    """Open fifty pages of ten users, and change jobs twenty times a second. The pages are played, without drawing."""
+    """Open fifty pages, each in a browser of its own, of ten users, and change jobs twenty times a second.
+
+    The pages are played, without drawing.
+    """
     with stage.server(200) as server:
         for number in range(RUNNING):
             server.run("run", "--detach", "--name", f"runs-{number}", "--", "sleep", "3000", cwd=server.work)
@@ -123,10 +126,14 @@ async def _together(server: servers.Server) -> list[table.Row]:
     await asyncio.sleep(REST_S)
     resting_mb = processes.memory_mb(server.pid)
     async with contextlib.AsyncExitStack() as stack:
-        clients = [await stack.enter_async_context(_browser(server, number)) for number in range(USERS)]
         first, second = await _ids(server)
         paths = ("/jobs", "/", f"/jobs/{first}", "/cluster", f"/jobs/{second}")  # links name jobs by their ids
-        played = [_Played(client, path) for client in clients for path in paths[: PAGES // USERS]]
+        tokens = [await _token(server, number) for number in range(USERS)]
+        played = [
+            _Played(await stack.enter_async_context(_browser(server, token)), path)
+            for token in tokens
+            for path in paths
+        ]
         following = [asyncio.create_task(client.follow()) for client in played]
         await asyncio.gather(*(one.opened.wait() for one in played))
         await asyncio.sleep(REST_S)
@@ -140,7 +147,7 @@ async def _together(server: servers.Server) -> list[table.Row]:
     kept = f"{both.rate:.0f} events/s"
     asked, same = sum(page.fetched for page in played), sum(page.same for page in played)
     unasked, taken = sum(page.unasked for page in played), sum(page.taken for page in played)
-    name = f"{PAGES} open pages of {USERS} users"
+    name = f"{len(played)} open pages of {USERS} users"
     return [
         stage.row(f"{name}, memory of the server above idle", memory, "MB", 25, f"after {SECONDS} s of {kept}"),
         stage.row(
@@ -220,26 +227,29 @@ async def _spent(server: servers.Server, seconds: float) -> float:
     return 100 * (processes.cpu_s(server.pid) - before) / (time.perf_counter() - began)
 
 
-@contextlib.asynccontextmanager
-async def _browser(server: servers.Server, number: int) -> AsyncIterator[httpx.AsyncClient]:
-    """Yield the browser of a user of its own, who is an administrator and so sees all jobs."""
+async def _token(server: servers.Server, number: int) -> str:
+    """Return the token of a new user, who is an administrator and so sees all jobs."""
     async with server.async_client() as client:
-        wanted = {"name": f"user-{number}", "right": "admin"}
-        made = (await client.post("/users", json=wanted)).raise_for_status()
-        token = (await client.post(f"/users/user-{number}/tokens", json={})).raise_for_status().json()["token"]
+        (await client.post("/users", json={"name": f"user-{number}", "right": "admin"})).raise_for_status()
+        made = (await client.post(f"/users/user-{number}/tokens", json={})).raise_for_status()
+    return str(made.json()["token"])
+
+
+@contextlib.asynccontextmanager
+async def _browser(server: servers.Server, token: str) -> AsyncIterator[httpx.AsyncClient]:
+    """Yield a browser with a session of its own."""
     headers = {"Origin": server.url, "Sec-Fetch-Site": "same-origin", "Accept-Encoding": "gzip"}
     limits = httpx.Limits(max_connections=200, max_keepalive_connections=200)
     async with httpx.AsyncClient(
         base_url=server.url, headers=headers, limits=limits, timeout=120, trust_env=False
     ) as browser:
-        assert made.status_code == 201
         if (await browser.post("/login", data={"secret": token})).status_code != 303:
             raise RuntimeError("no session")
         yield browser
 
 
 class _Played:
-    """A page as `live.js` plays it, with a stream of its own: each stands for another browser."""
+    """A page as `live.js` plays it, alone in its browser."""
 
     def __init__(self, client: httpx.AsyncClient, path: str) -> None:
         self._client = client
