@@ -103,9 +103,7 @@ async def test_it_renews_at_a_third_of_its_time_and_no_more_often(store: memory.
     assert first.epoch == 1
 
 
-async def test_it_asks_at_the_very_time_at_which_it_wants_to_be_woken(
-    store: memory.MemoryStore, clock: Clock
-) -> None:
+async def test_it_asks_at_the_very_time_at_which_it_wants_to_be_woken(store: memory.MemoryStore, clock: Clock) -> None:
     """A loop whose clock stands at that time would wake again and again, and never ask."""
     first = one(store, clock, "a")
     await first.tick()
