@@ -2,17 +2,23 @@
 
 A launch looks up its own tasks and nodes alone, so that a thousand launches at the same time do not read all pods a
 thousand times. A pod counts as the pod of a task if it has the labels and the name of that task.
+
+The cluster's clock may be ahead of ours. So a pod that was bound "later" than it was seen bound here was bound when it
+was seen. Every server follows the pods, also one that does not lead: the next leader knows the time from its own watch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
+import msgspec
+
 from oarlock.backends.kubernetes import clusterstate
 from oarlock.backends.kubernetes.apiserver import client, objects, watches
 from oarlock.backends.kubernetes.pods import labels, podstates
 from oarlock.backends.kubernetes.site import Site
 from oarlock.spec import attempts, holdings
+from oarlock.spec.reconciling import observations
 
 _ENDED = frozenset({"Succeeded", "Failed"})
 _NOTHING = holdings.Resources()
@@ -29,13 +35,16 @@ class OwnPods:
         path: str,
         site: Site,
         *,
+        clock: Callable[[], float],
         monotonic: Callable[[], float],
         changed: Callable[[], object],
         missing: Missing,
     ) -> None:
         self.by_key: dict[attempts.TaskKey, objects.Pod] = {}
         self._site = site
+        self._clock = clock
         self._missing = missing
+        self._bound_seen: dict[str, float] = {}  # by UID: when the pod was first seen bound
         self._on: dict[str, dict[attempts.TaskKey, holdings.Resources]] = {}  # by node: what its unended tasks take
         self._node_of: dict[attempts.TaskKey, str] = {}  # of the tasks in `_on`
         self._pulls: dict[attempts.TaskKey, str] = {}  # why an image could not be pulled
@@ -58,6 +67,13 @@ class OwnPods:
     def pull(self, key: attempts.TaskKey) -> str:
         """Return why an image of the pod could not be pulled when that was last said."""
         return self._pulls.get(key, "")
+
+    def by_our_clock(self, pod: objects.Pod, seen: observations.Observed) -> observations.Observed:
+        """Return the observation of the pod with a time of its binding that is not later than it was seen bound."""
+        first = self._bound_seen.get(pod.metadata.uid)
+        if first is None or seen.bound_at is None or seen.bound_at <= first:
+            return seen
+        return msgspec.structs.replace(seen, bound_at=first)
 
     def taken(self, node: str, without: Collection[attempts.TaskKey]) -> holdings.Resources:
         """Return the amounts that tasks on the node take, without those of some tasks."""
@@ -92,6 +108,8 @@ class OwnPods:
         if key is None:
             return
         self.by_key[key] = pod
+        if pod.spec.node_name:
+            self._bound_seen.setdefault(pod.metadata.uid, self._clock())
         if pod.status.phase in _ENDED:
             self._leave(key)
         elif pod.spec.node_name:
@@ -108,6 +126,7 @@ class OwnPods:
             self._leave(key)
             self._pulls.pop(key, None)
         self._missing(key, last if last is not None else was)
+        self._bound_seen.pop(uid, None)
 
     def _leave(self, key: attempts.TaskKey) -> None:
         node = self._node_of.pop(key, None)
