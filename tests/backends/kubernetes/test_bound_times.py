@@ -1,4 +1,4 @@
-"""The time at which a pod got its place, by our clock and by a cluster's clock that is ahead of it or behind."""
+"""The time at which a pod got its place, by a cluster's clock that is ahead of ours or behind, and by ours."""
 
 from __future__ import annotations
 
@@ -85,4 +85,29 @@ async def test_a_pod_that_is_gone_keeps_the_time(server: Following) -> None:
     await test_races.until(lambda: not server.backend._own.by_key)
     seen = await server.seen()
     assert (seen.state, seen.bound_at) == (observations.State.GONE, NOON)
-    assert server.backend._own._bound_seen == {}, "nothing is kept of it"
+    assert server.backend._own._bound_by == {}, "nothing is kept of it"
+
+
+@pytest.mark.parametrize(
+    ("date", "bound_at"),
+    [
+        ("Thu, 01 Jan 2026 13:00:12 GMT", NOON),
+        ("Thu, 01 Jan 2026 12:00:11 GMT", NOON + TAKEOVER_S),  # less a part of a second: not ahead
+        ("", NOON + TAKEOVER_S),
+        ("noon", NOON + TAKEOVER_S),
+    ],
+    ids=["ahead", "not ahead", "none", "not a date"],
+)
+async def test_a_server_that_starts_later_knows_the_time_by_the_date_of_the_answers(
+    server: Following, date: str, bound_at: float
+) -> None:
+    """Only the cluster's time tells it when the pod was bound."""
+    await server.bind(AN_HOUR_LATER)
+    next_one = Following(server.cluster)
+    next_one.now = NOON + TAKEOVER_S
+    cast("Any", server.cluster).dated(date)
+    next_one.backend.open()
+    try:
+        assert (await next_one.seen()).bound_at == bound_at
+    finally:
+        await next_one.backend.close()

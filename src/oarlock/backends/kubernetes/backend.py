@@ -40,7 +40,7 @@ from oarlock.backends.kubernetes import (
     tensorboards,
     volumes,
 )
-from oarlock.backends.kubernetes.apiserver import answers, client, credentials, objects
+from oarlock.backends.kubernetes.apiserver import answers, client, clusterclocks, credentials, objects
 from oarlock.backends.kubernetes.pods import commands, labels, ownpods, podstates, rendering
 from oarlock.backends.kubernetes.site import Mode, Site
 from oarlock.spec import attempts, errors, holdings, jobs, resources
@@ -108,11 +108,14 @@ class KubernetesBackend:
         self._changed = asyncio.Event()
         self._state = clusterstate.ClusterState(api, site, monotonic=monotonic, changed=self._cluster_changed)
         self._nodes_changed = False
+        theirs = clusterclocks.ClusterClock(clock)
+        api.dated = theirs.hear
         self._own = ownpods.OwnPods(
             api,
             self._path("pods"),
             site,
             clock=clock,
+            ours=theirs.ours,
             monotonic=monotonic,
             changed=self._changed.set,
             missing=self._missing,

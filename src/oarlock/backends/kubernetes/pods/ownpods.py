@@ -3,8 +3,8 @@
 A launch looks up its own tasks and nodes alone, so that a thousand launches at the same time do not read all pods a
 thousand times. A pod counts as the pod of a task if it has the labels and the name of that task.
 
-The cluster's clock may be ahead of ours. So a pod that was bound "later" than it was seen bound here was bound when it
-was seen. Every server follows the pods, also one that does not lead: the next leader knows the time from its own watch.
+The cluster's clock may be ahead of ours. The time at which a pod was bound is taken back by the difference, and is not
+later than the pod was seen bound. Every server follows the pods, also one that does not lead.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ class OwnPods:
         site: Site,
         *,
         clock: Callable[[], float],
+        ours: Callable[[float], float],
         monotonic: Callable[[], float],
         changed: Callable[[], object],
         missing: Missing,
@@ -43,8 +44,9 @@ class OwnPods:
         self.by_key: dict[attempts.TaskKey, objects.Pod] = {}
         self._site = site
         self._clock = clock
+        self._ours = ours  # the cluster's time by our clock
         self._missing = missing
-        self._bound_seen: dict[str, float] = {}  # by UID: when the pod was first seen bound
+        self._bound_by: dict[str, float] = {}  # by UID: when it was bound at the latest, as it was first seen bound
         self._on: dict[str, dict[attempts.TaskKey, holdings.Resources]] = {}  # by node: what its unended tasks take
         self._node_of: dict[attempts.TaskKey, str] = {}  # of the tasks in `_on`
         self._pulls: dict[attempts.TaskKey, str] = {}  # why an image could not be pulled
@@ -69,11 +71,11 @@ class OwnPods:
         return self._pulls.get(key, "")
 
     def by_our_clock(self, pod: objects.Pod, seen: observations.Observed) -> observations.Observed:
-        """Return the observation of the pod with a time of its binding that is not later than it was seen bound."""
-        first = self._bound_seen.get(pod.metadata.uid)
-        if first is None or seen.bound_at is None or seen.bound_at <= first:
+        """Return the observation of the pod with the time of its binding by our clock."""
+        latest = self._bound_by.get(pod.metadata.uid)
+        if latest is None or seen.bound_at is None or seen.bound_at <= latest:
             return seen
-        return msgspec.structs.replace(seen, bound_at=first)
+        return msgspec.structs.replace(seen, bound_at=latest)
 
     def taken(self, node: str, without: Collection[attempts.TaskKey]) -> holdings.Resources:
         """Return the amounts that tasks on the node take, without those of some tasks."""
@@ -108,8 +110,9 @@ class OwnPods:
         if key is None:
             return
         self.by_key[key] = pod
-        if pod.spec.node_name:
-            self._bound_seen.setdefault(pod.metadata.uid, self._clock())
+        if pod.spec.node_name and pod.metadata.uid not in self._bound_by:
+            told, now = podstates.bound_at(pod), self._clock()
+            self._bound_by[pod.metadata.uid] = min(now, self._ours(told)) if told else now
         if pod.status.phase in _ENDED:
             self._leave(key)
         elif pod.spec.node_name:
@@ -126,7 +129,7 @@ class OwnPods:
             self._leave(key)
             self._pulls.pop(key, None)
         self._missing(key, last if last is not None else was)
-        self._bound_seen.pop(uid, None)
+        self._bound_by.pop(uid, None)
 
     def _leave(self, key: attempts.TaskKey) -> None:
         node = self._node_of.pop(key, None)
