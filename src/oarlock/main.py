@@ -424,7 +424,7 @@ class Engine:
 
         settings = self._settings
         told = site.completed(settings.kubernetes, self._home.task_secret(secrets.token_bytes), settings.tls_ca)
-        opened = await backend.connect(told, os.environ, clock=time.time, monotonic=time.monotonic)
+        opened = await backend.connect(told, os.environ, clock=self.clock, wall=time.time, monotonic=time.monotonic)
         self._check = lambda: opened.check_reached(settings.pods_url(self._url))
         self.site, self._owner = opened.site, opened.owner
         self.adds, self._remains = opened.provisioner(), opened.remains()

@@ -112,7 +112,7 @@ async def test_followed_logs_end_with_the_token_of_their_reader(rig: rigs.Rig) -
     got = following.lines()
     assert (await anext(got))["text"] == "first"
     await rig.store.write(lambda tx: tx.remove_token(authentication.digest(rig.tokens["root"])))
-    rig.services.authenticator.forget()
+    await rig.services.authenticator.forget()
     await append(rig, job, 6, b"second\n")
     rest = [line async for line in got]
     assert [one["error"]["code"] for one in rest] == ["unauthenticated"]

@@ -259,6 +259,30 @@ def test_a_command_inside_a_task(server: live.LiveServer, new_client: driven.New
         stranger.exec(job.id, ["ls"])
 
 
+def test_a_command_and_a_followed_log_end_with_their_token(
+    server: live.LiveServer, caplog: pytest.LogCaptureFixture, new_client: driven.NewClient
+) -> None:
+    with new_client() as client:
+        client.add_user("guest", "admin")
+        token = client.add_token("guest")
+        job = client.submit({"command": "true"}, directory=None)
+        server.launch(job.id)
+        server.process(job.id)
+        server.print(job.id, "first\n")
+        with new_client(server.url, token.token) as guest, guest.exec_session(job.id, ["cat"]) as session:
+            said = iter(session.output())
+            lines = iter(guest.log_items(job.id, requests.LogChoice(), follow=True))
+            assert next(said).data == b"cat"
+            assert next(lines).text == "first"
+            client.remove_token("guest", token.sha256)
+            with pytest.raises(errors.Unauthenticated):
+                next(said)
+            with pytest.raises(errors.Unauthenticated):
+                next(lines)
+            assert server.rig.executed[-1].killed
+    assert "ASGI" not in caplog.text
+
+
 def test_the_event_log_is_watched(server: live.LiveServer, new_client: driven.NewClient) -> None:
     with new_client() as client:
         job = client.submit({"command": "true"}, directory=None)

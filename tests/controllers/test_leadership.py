@@ -103,6 +103,17 @@ async def test_it_renews_at_a_third_of_its_time_and_no_more_often(store: memory.
     assert first.epoch == 1
 
 
+async def test_it_asks_at_the_very_time_at_which_it_wants_to_be_woken(store: memory.MemoryStore, clock: Clock) -> None:
+    """A loop whose clock stands at that time would wake again and again, and never ask."""
+    first = one(store, clock, "a")
+    await first.tick()
+    clock.now = first.wake_at() or 0.0
+    await first.tick()
+    row = await store.read(lambda view: view.leader())
+    assert row is not None
+    assert (row.expires_at, first.wake_at()) == (clock.now + 9.0, clock.now + 3.0)
+
+
 async def test_a_clock_that_is_set_back_does_not_stop_the_renewal(store: memory.MemoryStore, clock: Clock) -> None:
     first = one(store, clock, "a")
     await first.tick()

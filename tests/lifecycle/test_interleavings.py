@@ -302,9 +302,7 @@ class Interleavings(RuleBasedStateMachine):
         return [key for key in self.world.running() if self.world.began(key) and self.world.look(key).exit is None]
 
     def teardown(self) -> None:
-        """The faults stop: everybody does what is to be done, processes end well. A task that ended before the barrier
-        holds the others up for `start_timeout`, 10 minutes.
-        """
+        """The faults stop: everybody does what is to be done, processes end well."""
         for _ in range(1000):
             if self.at_rest():
                 return

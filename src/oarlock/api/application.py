@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 from starlette import responses, routing, types
 
-from oarlock.api import failures, openapi, pathtable, routes
+from oarlock.api import failures, openapi, pathtable, routes, streams
 from oarlock.api.administration import operations, server, sessions, users, usersecrets
 from oarlock.api.agents import agents, checkpointobjects, receivedfiles
 from oarlock.api.cluster import forecasts, history, nodes, poolpreviews, pools, samples, usage
@@ -104,7 +104,8 @@ def make(services: provided.Services) -> types.ASGIApp:
     by_path: dict[str, dict[str, routes.Route]] = {}
     for route in TABLE:
         by_path.setdefault(route.path, {})[route.method] = route
-    endpoints = {path: Endpoint(services, methods) for path, methods in by_path.items()}
+    lasting = streams.Streams(services.authenticator, services.report)
+    endpoints = {path: Endpoint(services, methods, lasting) for path, methods in by_path.items()}
     sockets = [routing.WebSocketRoute(path, endpoints[path]) for path, methods in by_path.items() if "WS" in methods]
     router = routing.Router(sockets, redirect_slashes=False, default=NotFound(), lifespan=lifespan)
     plain = {path: endpoint for path, endpoint in endpoints.items() if "WS" not in by_path[path]}
@@ -183,9 +184,10 @@ class NotFound:
 class Endpoint:
     """All methods of one path."""
 
-    def __init__(self, services: provided.Services, methods: dict[str, routes.Route]) -> None:
+    def __init__(self, services: provided.Services, methods: dict[str, routes.Route], lasting: streams.Streams) -> None:
         self._services = services
         self._methods = methods
+        self._streams = lasting
 
     async def __call__(self, scope: types.Scope, receive: types.Receive, send: types.Send) -> None:
         method = "WS" if scope["type"] == "websocket" else scope["method"]
@@ -195,8 +197,18 @@ class Endpoint:
             error = errors.MethodNotAllowed(f"This path does not take {method[:20]}.", hint=f"It takes {allowed}.")
             await refuse(error, scope, receive, send, allow=allowed)
             return
-        started = time.perf_counter()
         call = routes.Call(self._services, route, scope, receive, send)
+        if not route.long or not isinstance(route.needs, Right):
+            await self._respond(call)
+            return
+        try:
+            await self._streams.run(call, self._respond)
+        except errors.Unauthenticated as error:
+            await refuse(error, scope, receive, send)
+
+    async def _respond(self, call: routes.Call) -> None:
+        route, scope = call.route, call.scope
+        started = time.perf_counter()
         try:
             await admit(call)
             await call.prepare()
@@ -206,27 +218,17 @@ class Endpoint:
                 await call.let_go()
             response = failure(error)
         except Exception as error:  # noqa: BLE001 - the last catch: the log gets the reason, and the client does not
-            self._services.report("request_failed", {"route": route.path, "method": method, "error": error})
+            facts = {"route": route.path, "method": route.method, "error": error}
+            self._services.report("request_failed", facts)
             response = failure(failures.unforeseen())
-        await self._send(route, method, response, scope, receive, send, started)
-
-    async def _send(
-        self,
-        route: routes.Route,
-        method: str,
-        response: types.ASGIApp | None,
-        scope: types.Scope,
-        receive: types.Receive,
-        send: types.Send,
-        started: float,
-    ) -> None:
         if response is None:  # the handler has answered on the web socket
             return
         with contextlib.suppress(ConnectionError):  # the client is gone
-            await response(scope, receive, send)
+            await response(scope, call.receive, call.send)
         if not route.long:
             status = str(getattr(response, "status_code", 0))
-            self._services.meters.request_s.labels(method, route.path, status).observe(time.perf_counter() - started)
+            labels = self._services.meters.request_s.labels(route.method, route.path, status)
+            labels.observe(time.perf_counter() - started)
 
 
 async def admit(call: routes.Call) -> None:

@@ -125,6 +125,11 @@ class Call:
         return self._access
 
     @property
+    def is_admitted(self) -> bool:
+        """Whether the caller is known, and is a user."""
+        return self._caller is not None
+
+    @property
     def caller(self) -> authentication.Caller:
         """The caller with its token or session. Only routes that need a right have it."""
         if self._caller is None:

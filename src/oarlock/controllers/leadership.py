@@ -49,7 +49,7 @@ class Leading:
         now = self._clock()
         if self._epoch is not None and self.epoch is None:  # whatever becomes of the question below
             self._end()
-        if 0 <= self._ask_at - now <= self._ttl_s:  # further away: the clock was set back
+        if 0 < self._ask_at - now <= self._ttl_s:  # further away: the clock was set back
             return
         epoch = await self._store.lead(self._holder, now=now, ttl_s=self._ttl_s)
         failpoints.hit("leading.after_lead")

@@ -107,11 +107,14 @@ def decided(
 
 
 def fails_attempt(job: jobs.Job, live: attempts.Attempt, task: attempts.Task) -> bool:
-    """Return whether this task has failed, and with it the attempt."""
+    """Return whether this task has failed, and with it the attempt.
+
+    Before the barrier no failure is ignored: a gang does not start without one of its tasks.
+    """
     return (
         task.phase is phases.TaskPhase.FAILED
         and task.part is attempts.Part.MEMBER
-        and of(job.spec, task.role).on_failure is not roles.OnFailure.IGNORE
+        and (of(job.spec, task.role).on_failure is not roles.OnFailure.IGNORE or not task.round)
         and not restarts_in_place(job, live, task)
     )
 

@@ -34,7 +34,7 @@ def as_session(rig: rigs.Rig, secret: str) -> httpx.AsyncClient:
 
 
 async def status(rig: rigs.Rig, secret: str, path: str = "/api/v1/server") -> int:
-    rig.services.authenticator.forget()  # a moment later
+    await rig.services.authenticator.forget()  # a moment later
     async with as_session(rig, secret) as http:
         return (await http.get(path)).status_code
 

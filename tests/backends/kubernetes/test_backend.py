@@ -32,7 +32,7 @@ class KubernetesRig(contract.Rig):
 
     def open(self) -> backend.KubernetesBackend:
         api = client.Client(conftest.access(self.server, rights.SERVER))
-        opened = backend.KubernetesBackend(api, self.cluster.site, monotonic=time.monotonic)
+        opened = backend.KubernetesBackend(api, self.cluster.site, clock=time.time, monotonic=time.monotonic)
         opened.open()
         self.opened.append(opened)
         return opened

@@ -92,7 +92,7 @@ def claiming(rig: KubernetesRig) -> None:  # noqa: F811  (the fixture)
     """Let the backend give each pod a claim of devices."""
     told = msgspec.structs.replace(rig.cluster.site, profiles=PROFILES)
     api = client.Client(conftest.access(rig.server, rights.SERVER))
-    rig.backend = backend.KubernetesBackend(api, told, monotonic=time.monotonic)
+    rig.backend = backend.KubernetesBackend(api, told, clock=time.time, monotonic=time.monotonic)
     rig.backend.open()
     rig.opened.append(rig.backend)
 

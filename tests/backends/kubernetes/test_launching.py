@@ -38,7 +38,7 @@ async def pods(rig: KubernetesRig) -> list[objects.Pod]:  # noqa: F811
 def faulty(rig: KubernetesRig, script: faults.Script) -> backend.KubernetesBackend:  # noqa: F811
     """Another server over the same cluster. Its requests meet these faults."""
     api = client.Client(conftest.access(rig.server, rights.SERVER), around=lambda inner: faults.Faulty(inner, script))
-    opened = backend.KubernetesBackend(api, rig.cluster.site, monotonic=time.monotonic)
+    opened = backend.KubernetesBackend(api, rig.cluster.site, clock=time.time, monotonic=time.monotonic)
     opened.open()
     rig.opened.append(opened)
     return opened
@@ -132,7 +132,7 @@ async def test_no_pod_of_a_gang_is_bound_once_one_of_its_nodes_is_closed(
     """The server binds pods past every scheduler: nothing else would notice. The gang is planned anew elsewhere."""
     closing = functools.partial(faults.Meanwhile, happen=lambda: change_node(rig, spec))
     api = client.Client(conftest.access(rig.server, rights.SERVER), around=closing)
-    opened = backend.KubernetesBackend(api, rig.cluster.site, monotonic=time.monotonic)
+    opened = backend.KubernetesBackend(api, rig.cluster.site, clock=time.time, monotonic=time.monotonic)
     opened.open()
     rig.opened.append(opened)
     launches = gang(rig)
@@ -148,7 +148,7 @@ async def test_a_taint_that_a_profile_tolerates_closes_no_node_to_its_jobs(rig: 
     profiles = {"red": site.Profile(users=("ann",), tolerate=("team=red",))}
     profiled = msgspec.structs.replace(rig.cluster.site, profiles=profiles)
     api = client.Client(conftest.access(rig.server, rights.SERVER))
-    opened = backend.KubernetesBackend(api, profiled, monotonic=time.monotonic)
+    opened = backend.KubernetesBackend(api, profiled, clock=time.time, monotonic=time.monotonic)
     opened.open()
     rig.opened.append(opened)
     await opened.nodes()
@@ -210,7 +210,7 @@ async def test_a_server_killed_at_any_write_is_followed_by_one_that_completes_th
             conftest.access(rig.server, rights.SERVER),
             around=functools.partial(faults.Dying, last=number + 1, arrives=arrives),
         )
-        dying = backend.KubernetesBackend(api, rig.cluster.site, monotonic=time.monotonic)
+        dying = backend.KubernetesBackend(api, rig.cluster.site, clock=time.time, monotonic=time.monotonic)
         dying.open()
         with pytest.raises(faults.Killed):
             await dying.launch(launches)
@@ -393,7 +393,7 @@ async def test_a_pod_has_the_additions_of_its_pools_profile(rig: KubernetesRig) 
     )
     profiled = msgspec.structs.replace(rig.cluster.site, profiles={"fast": profile})
     told = backend.KubernetesBackend(
-        client.Client(conftest.access(rig.server, rights.SERVER)), profiled, monotonic=time.monotonic
+        client.Client(conftest.access(rig.server, rights.SERVER)), profiled, clock=time.time, monotonic=time.monotonic
     )
     told.open()
     rig.opened.append(told)

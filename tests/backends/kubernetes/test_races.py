@@ -26,7 +26,7 @@ PATIENCE_S = 240.0
 
 @contextlib.asynccontextmanager
 async def opened(cluster: inmemory.Cluster, site: Site = inmemory.SITE) -> AsyncIterator[backend.KubernetesBackend]:
-    made = backend.KubernetesBackend(cast("Any", cluster), site, monotonic=time.monotonic)
+    made = backend.KubernetesBackend(cast("Any", cluster), site, clock=time.time, monotonic=time.monotonic)
     made.open()
     try:
         yield made

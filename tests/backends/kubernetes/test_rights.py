@@ -51,7 +51,7 @@ async def test_the_server_uses_each_of_its_rights(
         conftest.access(rig.server, rights.SERVER),
         around=lambda inner: note(faults.Faulty(kept.around(inner), script)),
     )
-    opened = backend.KubernetesBackend(recorded, rig.cluster.site, monotonic=time.monotonic)
+    opened = backend.KubernetesBackend(recorded, rig.cluster.site, clock=time.time, monotonic=time.monotonic)
     opened.open()
     rig.opened.append(opened)
     rig.backend = opened
@@ -94,5 +94,5 @@ async def test_a_server_outside_a_cluster_names_its_image(api_server: apiserver.
     environ = {"KUBECONFIG": str(api_server.kubeconfig(rights.SERVER))}
     with pytest.raises(errors.InvalidInput, match="is not set"):
         await backend.connect(
-            cluster.site.Site(installation="none"), environ, clock=time.time, monotonic=time.monotonic
+            cluster.site.Site(installation="none"), environ, clock=time.time, wall=time.time, monotonic=time.monotonic
         )

@@ -41,7 +41,9 @@ class SteeredRig(KubernetesRig):
         """Return another server, whose settings have these fields."""
         api = client.Client(conftest.access(self.server, rights.SERVER))
         told = msgspec.structs.replace(self.cluster.site, mode=self.mode, **fields)
-        opened = backend.KubernetesBackend(api, told, monotonic=lambda: time.monotonic() + self.ahead_s)
+        opened = backend.KubernetesBackend(
+            api, told, clock=time.time, monotonic=lambda: time.monotonic() + self.ahead_s
+        )
         opened.open()
         self.opened.append(opened)
         return opened

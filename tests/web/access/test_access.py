@@ -364,7 +364,7 @@ async def test_an_idle_session_ends_although_its_page_fetches_itself_again(rig: 
 
         async def seen(**headers: str) -> int:
             rig.clock.now += users.IDLE_S / 2 - 1
-            rig.services.authenticator.forget()
+            await rig.services.authenticator.forget()
             return (await browser.get("/jobs", headers=headers)).status_code
 
         assert [await seen() for _ in range(4)] == [200] * 4, "a user who reads keeps the session"
@@ -381,7 +381,7 @@ async def test_the_stream_of_news_ends_with_the_server(rig: browsers.WebRig) -> 
 
 async def revoked(rig: browsers.WebRig) -> None:
     await rig.store.write(lambda tx: tx.remove_token(authentication.digest(rig.tokens["ann"])))
-    rig.services.authenticator.forget()
+    await rig.services.authenticator.forget()
 
 
 async def removed(rig: browsers.WebRig) -> None:

@@ -398,7 +398,7 @@ async def test_an_administrator_who_becomes_a_user_hears_no_more_of_others(rig: 
         user = await rig.store.read(lambda view: view.user(loses))
         assert user is not None
         await rig.store.write(lambda tx: tx.put_user(msgspec.structs.replace(user, right=users.Right.USER)))
-        rig.services.authenticator.forget()
+        await rig.services.authenticator.forget()
         await rig.happen(job.id, events.Edited(priority=7))
         assert f"job:{job.id}" in (await pages[keeps].next("changed")).topics
         assert [one async for one in pages[loses]._lines if one.startswith("event: ")] == [], "it opens another stream"
@@ -554,7 +554,7 @@ async def test_a_stream_is_no_use_of_its_session(rig: browsers.WebRig) -> None:
         began = rig.clock.now
         for _ in range(3):
             rig.clock.now += 3 * 3600
-            rig.services.authenticator.forget()
+            await rig.services.authenticator.forget()
             async with opened(browser) as page:
                 await page.next("open")
             await browser.post("/live/left", headers=browsers.OURS)

@@ -80,7 +80,7 @@ async def end(call: routes.Call) -> None:
         tx.remove_session(sha256)
 
     await call.services.store.write(write)
-    call.services.authenticator.forget()
+    await call.services.authenticator.forget()
 
 
 def _behind(view: stores.View, sha256: str, now: float) -> tuple[users.Token, users.Session | None]:

@@ -63,7 +63,7 @@ async def remove(call: routes.Call) -> None:
         tx.remove_user(name)
 
     await call.access.administer(write)
-    call.services.authenticator.forget()
+    await call.services.authenticator.forget()
 
 
 def _check_removal(view: stores.View, name: str, caller: str) -> None:
@@ -119,7 +119,7 @@ async def remove_token(call: routes.Call) -> None:
         tx.remove_token(sha256)
 
     await call.access.administer(write)
-    call.services.authenticator.forget()
+    await call.services.authenticator.forget()
 
 
 def _known(view: stores.View, name: str) -> None:

@@ -112,10 +112,7 @@ async def _read(services: provided.Services, query: storage.LogQuery) -> AsyncIt
 
 
 async def _follow(call: routes.Call, job_id: str, query: storage.LogQuery) -> AsyncIterator[bytes]:
-    """Yield lines until the job has ended and all are sent. Lines that arrive together are sent together.
-
-    After the end of its token the reader gets no further line.
-    """
+    """Yield lines until the job has ended and all are sent. Lines that arrive together are sent together."""
     services, until = call.services, asyncio.Event()
     ending = asyncio.create_task(_ended(services, job_id, until))
     queue: asyncio.Queue[tasklogs.Line | errors.OarlockError | None] = asyncio.Queue(
@@ -132,8 +129,6 @@ async def _follow(call: routes.Call, job_id: str, query: storage.LogQuery) -> As
                 if size >= CHUNK_BYTES or queue.empty():
                     break
                 item = queue.get_nowait()
-            with contextlib.suppress(errors.Unavailable):  # while the database is lost, the token counts as valid
-                await services.authenticator.caller(call.headers, waiting=True)
             yield b"".join(parts)
             if isinstance(item, tasklogs.Line):
                 item = await queue.get()
@@ -141,8 +136,6 @@ async def _follow(call: routes.Call, job_id: str, query: storage.LogQuery) -> As
             yield failures.body(item) + b"\n"
         elif ending.done() and (job := ending.result()) is not None:
             yield msgspec.json.encode(bodies.End(bodies.Ended(job.phase, job.exit_code))) + b"\n"
-    except errors.Unauthenticated as error:
-        yield failures.body(error) + b"\n"
     finally:
         for task in (ending, reading):
             task.cancel()

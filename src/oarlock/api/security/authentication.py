@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Awaitable, Callable, Mapping, Set
 
 import msgspec
 
@@ -43,6 +43,11 @@ class Caller(msgspec.Struct, frozen=True):
     token: str  # its SHA-256
     session: users.Session | None = None
 
+    @property
+    def secret(self) -> str:
+        """The SHA-256 of the token or the session of the request."""
+        return self.token if self.session is None else self.session.sha256
+
 
 class Known(msgspec.Struct, frozen=True):
     """A caller whose token was valid, remembered until `until`. Without `counted` no use was written down for it."""
@@ -68,7 +73,8 @@ class Authenticator:
         self._clock = clock
         self._wall = wall
         self._known: dict[str, Known] = {}
-        self._asked = gathering.Gathering(self._callers)
+        self._asked = gathering.Gathering(self.present)
+        self._when_forgotten: list[Callable[[], Awaitable[None]]] = []
 
     async def caller(self, headers: Mapping[str, str], *, waiting: bool = False) -> Caller:
         """Return the user of the token or session. A request that is `waiting` does not count as a use of a session.
@@ -83,7 +89,7 @@ class Authenticator:
         caller = await self._asked.find(sha256)
         if caller is None:
             self._known.pop(sha256, None)
-            raise errors.Unauthenticated("The server does not know this token, or it has expired.", hint=_LOGIN)
+            raise unknown()
         if caller.session is not None and not waiting and now - caller.session.used_at >= TOUCH_S:
             await self._store.write(lambda tx: _touch(tx, sha256, now))
         if len(self._known) >= MAX_KNOWN:
@@ -91,13 +97,20 @@ class Authenticator:
         self._known[sha256] = Known(caller, self._clock() + KNOWN_S, counted=caller.session is None or not waiting)
         return caller
 
-    async def _callers(self, digests: Set[str]) -> dict[str, Caller | None]:
+    async def present(self, digests: Set[str]) -> dict[str, Caller | None]:
+        """Return the callers of these tokens and sessions as the store has them now, None for an unknown one."""
         now = self._wall()
         return await self._store.read(lambda view: {one: _caller_of(view, one, now) for one in digests})
 
-    def forget(self) -> None:
+    def when_forgotten(self, call: Callable[[], Awaitable[None]]) -> None:
+        """Call it whenever users or tokens have changed by this server."""
+        self._when_forgotten.append(call)
+
+    async def forget(self) -> None:
         """Ask the store again: users or tokens have changed."""
         self._known.clear()
+        for call in self._when_forgotten:
+            await call()
 
     def task(self, headers: Mapping[str, str]) -> attempts.TaskKey:
         """Return the key that the token was derived for. The handler checks that it is the present incarnation."""
@@ -139,6 +152,11 @@ def _running(view: stores.View, job_id: str) -> tuple[users.User, int] | None:
 def is_of_tensorboard(headers: Mapping[str, str]) -> bool:
     """Return whether the request has the token of a TensorBoard. Raises Unauthenticated where it has none."""
     return bearer(headers).startswith(tasktokens.TENSORBOARD_PREFIX)
+
+
+def unknown() -> errors.Unauthenticated:
+    """Return the error for a token or a session that the store does not have."""
+    return errors.Unauthenticated("The server does not know this token, or it has expired.", hint=_LOGIN)
 
 
 def bearer(headers: Mapping[str, str]) -> str:

@@ -40,7 +40,7 @@ from oarlock.backends.kubernetes import (
     tensorboards,
     volumes,
 )
-from oarlock.backends.kubernetes.apiserver import answers, client, credentials, objects
+from oarlock.backends.kubernetes.apiserver import answers, client, clusterclocks, credentials, objects
 from oarlock.backends.kubernetes.pods import commands, labels, ownpods, podstates, rendering
 from oarlock.backends.kubernetes.site import Mode, Site
 from oarlock.spec import attempts, errors, holdings, jobs, resources
@@ -67,13 +67,20 @@ _log = structlog.get_logger(__name__)
 
 
 async def connect(
-    site: Site, environ: Mapping[str, str], *, clock: Callable[[], float], monotonic: Callable[[], float]
+    site: Site,
+    environ: Mapping[str, str],
+    *,
+    clock: Callable[[], float],
+    wall: Callable[[], float],
+    monotonic: Callable[[], float],
 ) -> KubernetesBackend:
     """Return a backend that follows the cluster of the kubeconfig, else of the pod that this process runs in.
 
+    `clock` is the server's clock; by `wall` the cluster's credentials expire.
+
     Raises InvalidInput where there is neither, and Unavailable or Forbidden where the cluster does not let us in.
     """
-    api = client.Client(credentials.find(environ, context=site.context, clock=clock, monotonic=monotonic))
+    api = client.Client(credentials.find(environ, context=site.context, clock=wall, monotonic=monotonic))
     try:
         await api.version()
         if not site.image:
@@ -81,7 +88,7 @@ async def connect(
     except BaseException:
         await api.close()
         raise
-    opened = KubernetesBackend(api, site, monotonic=monotonic)
+    opened = KubernetesBackend(api, site, clock=clock, monotonic=monotonic)
     opened.open()
     return opened
 
@@ -92,15 +99,26 @@ class KubernetesBackend:
     name = "kubernetes"
     tasks_at_once = TASKS_AT_ONCE
 
-    def __init__(self, api: client.Client, site: Site, *, monotonic: Callable[[], float]) -> None:
+    def __init__(
+        self, api: client.Client, site: Site, *, clock: Callable[[], float], monotonic: Callable[[], float]
+    ) -> None:
         self._api = api
         self._site = site
         self._projection = projecting.Projection(api, site, monotonic=monotonic)
         self._changed = asyncio.Event()
         self._state = clusterstate.ClusterState(api, site, monotonic=monotonic, changed=self._cluster_changed)
         self._nodes_changed = False
+        theirs = clusterclocks.ClusterClock(clock)
+        api.dated = theirs.hear
         self._own = ownpods.OwnPods(
-            api, self._path("pods"), site, monotonic=monotonic, changed=self._changed.set, missing=self._missing
+            api,
+            self._path("pods"),
+            site,
+            clock=clock,
+            ours=theirs.ours,
+            monotonic=monotonic,
+            changed=self._changed.set,
+            missing=self._missing,
         )
         self._volumes = volumes.Volumes(
             api, site, monotonic=monotonic, changed=self._cluster_changed, alike=self._state.alike
@@ -492,7 +510,8 @@ class KubernetesBackend:
         trouble, pull = self._state.trouble(pod.spec.node_name), self._own.pull(key)
         known = self._seen.get(key)
         if known is None or known[0] is not pod or known[1:3] != (trouble, pull):
-            known = self._seen[key] = pod, trouble, pull, podstates.observed(key, pod, trouble=trouble, pull=pull)
+            seen = self._own.by_our_clock(pod, podstates.observed(key, pod, trouble=trouble, pull=pull))
+            known = self._seen[key] = pod, trouble, pull, seen
             self._ask_why(pod)
         return known[3]
 
@@ -516,7 +535,7 @@ class KubernetesBackend:
         self._ask_why(last)
         self._killed.discard(last.metadata.uid)
         if last.metadata.uid not in self._discarded:
-            self._gone[key] = last.metadata.uid, podstates.vanished(key, last)
+            self._gone[key] = last.metadata.uid, self._own.by_our_clock(last, podstates.vanished(key, last))
 
     async def _synced(self) -> None:
         """Wait for the first look at the cluster: before it nothing may be called gone. Raises Unavailable."""

@@ -19,8 +19,8 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
     """One incarnation of one task.
 
     A task that the backend has never heard of is not listed; `exit` is its exit record, if it left one. `bound_at` is
-    when it got its place, in Unix seconds by the platform's clock: 0 where it had one when it was made, None where it
-    has none yet.
+    when it got its place, in Unix seconds by the platform's clock, but not later than the backend saw that: 0 where it
+    had one when it was made, None where it has none yet.
     """
 
     key: attempts.TaskKey

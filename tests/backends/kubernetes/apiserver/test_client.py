@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from email import utils
 
 import pytest
 from tests.backends.kubernetes import conftest
@@ -74,6 +75,16 @@ def test_a_request_without_an_answer_is_told_where_none_has_failed() -> None:
     assert waits.why(waited) == "POST /pods has no answer yet"
     second.failure = "refused"
     assert waits.why(waited) == "refused"
+
+
+async def test_answers_are_dated_also_those_that_refuse(api: client.Client) -> None:
+    """By the dates the backend knows how far the cluster's clock is ahead."""
+    told: list[str] = []
+    api.dated = told.append
+    await api.version()
+    with pytest.raises(errors.NotFound):
+        await api.get("/api/v1/nodes/none", objects.Bare)
+    assert len([utils.parsedate_to_datetime(date) for date in told]) == 2
 
 
 async def test_the_version_is_told(api: client.Client) -> None:

@@ -1,4 +1,4 @@
-"""A watch on which nothing happens."""
+"""A watch on which nothing happens, and the date of an answer."""
 
 from __future__ import annotations
 
@@ -49,3 +49,21 @@ async def test_a_quiet_watch_begins_again_where_it_ended(
     assert all("resourceVersion=7" in one for one in asked[1:4])
     said = "".join(capfd.readouterr())
     assert "watch_failed" not in said
+
+
+async def test_the_date_of_each_answer_is_told() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        dated = b"Date: Thu, 01 Jan 2026 13:00:12 GMT\r\n"
+        writer.write(b"HTTP/1.1 200 OK\r\n%bConnection: close\r\nContent-Length: 2\r\n\r\n{}" % dated)
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    access = credentials.Access(
+        server=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", identity=credentials.Fixed({})
+    )
+    told: list[str] = []
+    async with server, client.Client(access) as api:
+        api.dated = told.append
+        await api.get("/version", objects.Version)
+    assert told == ["Thu, 01 Jan 2026 13:00:12 GMT"]

@@ -56,6 +56,7 @@ class Client:
         around: Callable[[transports.Transport], transports.Transport] = lambda inner: inner,
     ) -> None:
         self.access = access
+        self.dated: Callable[[str], object] = lambda date: None  # is told the date of each answer
         self._tries = tries
         self._transport = around(transports.Http(access, connections))
 
@@ -199,6 +200,7 @@ class Client:
                     raise _unreachable(error) from error
                 wait.failure = _unreachable(error).message
             else:
+                self.dated(answer.date)
                 if HTTPStatus.OK <= answer.status < HTTPStatus.MULTIPLE_CHOICES:
                     return _decoded(answer.body, kind)
                 failure = _failure(answer.status, answer.body)

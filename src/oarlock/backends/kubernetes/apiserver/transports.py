@@ -35,6 +35,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     status: int
     body: bytes
     retry_after: str = ""
+    date: str = ""  # by the server's clock
 
 
 class Lost(Exception):
@@ -83,7 +84,10 @@ class Http:
                 body = await response.read()
         except (aiohttp.ClientError, OSError) as error:
             raise Lost(errors.words(error)) from error
-        return Answer(status=response.status, body=body, retry_after=response.headers.get("Retry-After", ""))
+        told = response.headers
+        return Answer(
+            status=response.status, body=body, retry_after=told.get("Retry-After", ""), date=told.get("Date", "")
+        )
 
     @contextlib.asynccontextmanager
     async def stream(self, request: Request) -> AsyncIterator[Stream]:

@@ -2,17 +2,23 @@
 
 A launch looks up its own tasks and nodes alone, so that a thousand launches at the same time do not read all pods a
 thousand times. A pod counts as the pod of a task if it has the labels and the name of that task.
+
+The cluster's clock may be ahead of ours. The time at which a pod was bound is taken back by the difference, and is not
+later than the pod was seen bound. Every server follows the pods, also one that does not lead.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
+import msgspec
+
 from oarlock.backends.kubernetes import clusterstate
 from oarlock.backends.kubernetes.apiserver import client, objects, watches
 from oarlock.backends.kubernetes.pods import labels, podstates
 from oarlock.backends.kubernetes.site import Site
 from oarlock.spec import attempts, holdings
+from oarlock.spec.reconciling import observations
 
 _ENDED = frozenset({"Succeeded", "Failed"})
 _NOTHING = holdings.Resources()
@@ -29,13 +35,18 @@ class OwnPods:
         path: str,
         site: Site,
         *,
+        clock: Callable[[], float],
+        ours: Callable[[float], float],
         monotonic: Callable[[], float],
         changed: Callable[[], object],
         missing: Missing,
     ) -> None:
         self.by_key: dict[attempts.TaskKey, objects.Pod] = {}
         self._site = site
+        self._clock = clock
+        self._ours = ours  # the cluster's time by our clock
         self._missing = missing
+        self._bound_by: dict[str, float] = {}  # by UID: when it was bound at the latest, as it was first seen bound
         self._on: dict[str, dict[attempts.TaskKey, holdings.Resources]] = {}  # by node: what its unended tasks take
         self._node_of: dict[attempts.TaskKey, str] = {}  # of the tasks in `_on`
         self._pulls: dict[attempts.TaskKey, str] = {}  # why an image could not be pulled
@@ -58,6 +69,13 @@ class OwnPods:
     def pull(self, key: attempts.TaskKey) -> str:
         """Return why an image of the pod could not be pulled when that was last said."""
         return self._pulls.get(key, "")
+
+    def by_our_clock(self, pod: objects.Pod, seen: observations.Observed) -> observations.Observed:
+        """Return the observation of the pod with the time of its binding by our clock."""
+        latest = self._bound_by.get(pod.metadata.uid)
+        if latest is None or seen.bound_at is None or seen.bound_at <= latest:
+            return seen
+        return msgspec.structs.replace(seen, bound_at=latest)
 
     def taken(self, node: str, without: Collection[attempts.TaskKey]) -> holdings.Resources:
         """Return the amounts that tasks on the node take, without those of some tasks."""
@@ -92,6 +110,9 @@ class OwnPods:
         if key is None:
             return
         self.by_key[key] = pod
+        if pod.spec.node_name and pod.metadata.uid not in self._bound_by:
+            told, now = podstates.bound_at(pod), self._clock()
+            self._bound_by[pod.metadata.uid] = min(now, self._ours(told)) if told else now
         if pod.status.phase in _ENDED:
             self._leave(key)
         elif pod.spec.node_name:
@@ -108,6 +129,7 @@ class OwnPods:
             self._leave(key)
             self._pulls.pop(key, None)
         self._missing(key, last if last is not None else was)
+        self._bound_by.pop(uid, None)
 
     def _leave(self, key: attempts.TaskKey) -> None:
         node = self._node_of.pop(key, None)
