@@ -60,6 +60,14 @@ CHOOSES = """
 """Measurements by which strategy `auto` chooses the parameter servers."""
 
 
+WAITS = """
+    import os, time
+    while os.environ["OARLOCK_INCARNATION"] != "1":
+        time.sleep(0.1)
+"""
+"""A successor that never comes."""
+
+
 class Diary:
     """The steps of all processes, as each has written them down."""
 
@@ -169,6 +177,38 @@ def test_in_a_job_of_a_fixed_size_the_others_wait_for_the_successor_of_a_killed_
         assert all(earlier <= later <= earlier + 1 for earlier, later in itertools.pairwise(numbers))
     os.kill(diary.of("1", 3) or 0, signal.SIGKILL)
     assert shell.wait_phase("fixed", "FAILED")["restarts"] == 2
+
+
+@pytest.mark.long
+def test_a_gang_that_is_halted_while_it_waits_for_a_successor_saves_and_goes_on(shell: shells.Shell) -> None:
+    """Its chief is dead, so that another one writes."""
+    shell.write("elastic.py", WAITS + SCRIPT)
+    diary, stop = Diary(shell.folder / "diary-waits"), shell.folder / "stop-waits"
+    shell.write(
+        "waits.yaml",
+        f"""
+        name: waits
+        command: python elastic.py {diary.folder} {stop}
+        roles: {{worker: {{count: 3, cpus: 0.3, on_failure: restart}}}}
+        """,
+    )
+    shell.do("submit", "waits.yaml")
+    shell.wait_for("waits", lambda one: rejoinable(one) == 3 and all(diary.of(each, 3) for each in "012"))
+    os.kill(diary.of("0", 3) or 0, signal.SIGKILL)
+    shell.wait_for("waits", lambda one: incarnations(one, "worker") == [2, 1, 1])
+    shell.wait_for("waits", lambda _: "2 of 3 ranks wait" in shell.do("logs", "waits").stdout)
+    before = set(diary.processes())
+    shell.do("halt", "waits")
+    job = shell.wait_phase("waits", "HALTED")
+    saved, last = job["attempts"][0]["checkpoint_step"], max(map(diary.reached, before))
+    assert saved in (last - 1, last), "the last step is taken back where it was lost"
+    shell.do("resume", "waits")
+    shell.wait_for("waits", lambda _: len(set(diary.processes()) - before) == 3)
+    stop.touch()
+    job = shell.wait_phase("waits", "COMPLETED", "FAILED")
+    assert job["phase"] == "COMPLETED", job["reason"]
+    resumed = [steps for pid, steps in diary.processes().items() if pid not in before]
+    assert [(steps[0]["step"], steps[0]["ranks"]) for steps in resumed] == [(saved + 1, 3)] * 3
 
 
 @pytest.mark.long

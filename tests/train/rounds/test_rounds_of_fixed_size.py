@@ -21,7 +21,7 @@ STEPS = 150
 KILLED_AT = 20
 
 
-def learn(folder: Path) -> None:
+def learn(folder: Path, checkpoints: Path | None = None) -> None:
     """Train to the last step. Write down each step that begins, with the size of its round."""
     world = train.init()
     torch.manual_seed(world.rank)
@@ -34,7 +34,7 @@ def learn(folder: Path) -> None:
     batches = train.Batches(data, 4, seed=3)
     told = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "batches": batches}
     with (
-        train.Session(**told, total_steps=STEPS) as session,
+        train.Session(**told, total_steps=STEPS, checkpoints=checkpoints, every_steps=15) as session,
         (folder / "steps.txt").open("a", buffering=1) as steps,
     ):
         for x, y in session.steps(batches):
