@@ -61,11 +61,12 @@ CHOOSES = """
 
 
 WAITS = """
-    import os, time
-    while os.environ["OARLOCK_INCARNATION"] != "1":
+    import os, sys, time
+    permits = sys.argv[2] + "-" + os.environ["OARLOCK_INDEX"]
+    while os.environ["OARLOCK_INCARNATION"] != "1" and not os.path.exists(permits):
         time.sleep(0.1)
 """
-"""A successor that never comes."""
+"""A successor of a worker that comes once a file permits it."""
 
 
 class Diary:
@@ -209,6 +210,40 @@ def test_a_gang_that_is_halted_while_it_waits_for_a_successor_saves_and_goes_on(
     assert job["phase"] == "COMPLETED", job["reason"]
     resumed = [steps for pid, steps in diary.processes().items() if pid not in before]
     assert [(steps[0]["step"], steps[0]["ranks"]) for steps in resumed] == [(saved + 1, 3)] * 3
+
+
+@pytest.mark.long
+def test_new_bounds_decide_whether_the_others_wait_for_a_successor(shell: shells.Shell) -> None:
+    """They hold from the next loss on. While a successor is awaited they cannot be changed."""
+    shell.write("elastic.py", WAITS + SCRIPT)
+    diary, stop = Diary(shell.folder / "diary-edited"), shell.folder / "stop-edited"
+    shell.write(
+        "edited.yaml",
+        f"""
+        name: edited
+        command: python elastic.py {diary.folder} {stop}
+        roles: {{worker: {{count: 3, cpus: 0.3, on_failure: restart}}}}
+        """,
+    )
+    shell.do("submit", "edited.yaml")
+    shell.wait_for("edited", lambda one: rejoinable(one) == 3 and all(diary.of(each, 3) for each in "012"))
+    shell.do("set", "edited", "--min", "1")
+    os.kill(diary.of("1", 3) or 0, signal.SIGKILL)
+    shell.wait_for("edited", lambda _: all(diary.of(each, 2) for each in "02"))
+    stop.with_name(f"{stop.name}-1").touch()
+    shell.wait_for("edited", lambda one: rejoinable(one) == 3 and all(diary.of(each, 3) for each in "012"))
+    shell.do("set", "edited", "--min", "3")
+    fixed_from = diary.reached(diary.of("2", 3))
+    os.kill(diary.of("0", 3) or 0, signal.SIGKILL)
+    shell.wait_for("edited", lambda _: "2 of 3 ranks wait" in shell.do("logs", "edited").stdout)
+    assert "just comes or goes" in shell.do("set", "edited", "--min", "1", code=1).stderr
+    stop.with_name(f"{stop.name}-0").touch()
+    shell.wait_for("edited", lambda one: rejoinable(one) == 3 and all(diary.of(each, 3) for each in "012"))
+    stop.touch()
+    job = shell.wait_phase("edited", "COMPLETED", "FAILED")
+    assert (job["phase"], len(job["attempts"]), job["restarts"]) == ("COMPLETED", 1, 2), job["reason"]
+    later = [each for steps in diary.processes().values() for each in steps if each["step"] > fixed_from]
+    assert {each["ranks"] for each in later} == {3}, "a step was made with fewer workers"
 
 
 @pytest.mark.long
