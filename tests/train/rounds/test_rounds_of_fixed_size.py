@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.train import scripts
 from tests.train.rounds import counting as counts
 from tests.train.rounds import gang
 from torch import nn
@@ -127,6 +128,63 @@ def test_one_of_them_is_enough_to_give_the_state(fixed: gang.Gang, calm: dict[st
         fixed.wait(lambda fresh=fresh: fixed.ready(fresh))
         fixed.round(["m", "c"] if fresh == "m" else ["m", "n", "c"])
     ended(fixed, ["m", "n", "c"], calm, losses=1)
+
+
+def normalise(folder: Path) -> None:
+    """Train a model with batch normalisation. Keep its running mean of each step, and its weights."""
+    world = train.init()
+    torch.manual_seed(2)
+    noting = scripts.Noting(8)
+    model = nn.Sequential(nn.Linear(6, 8), noting, nn.Tanh(), nn.Linear(8, 3)).double()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    train.data_parallel(model, optimizer)
+    data = torch.randn(100, 6, generator=torch.Generator().manual_seed(5)).double()
+    batches = train.Batches((data,), 4, seed=3)
+    means: dict[int, torch.Tensor] = {}
+    told = {"model": model, "optimizer": optimizer, "batches": batches}
+    with train.Session(**told, total_steps=60) as session:
+        for (x,) in session.steps(batches):
+            assert world.world_size == len(NAMES)
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+            means[session.step] = noting.means[-1]
+            (folder / "step").write_text(str(session.step))
+            time.sleep(0.01)
+    weights = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+    torch.save({"means": means, "weights": weights}, folder / "final.pt")
+
+
+def test_the_successor_of_the_chief_lacks_only_what_its_last_batch_has_added_to_statistics(tmp_path: Path) -> None:
+    """It has what the last batch of another one has added, and gives that to all. The weights do not depend on it."""
+    made = {name: gang.Gang(tmp_path / name, normalise) for name in ("killed", "calm")}
+    killed, calm = made.values()
+    try:
+        for each in made.values():
+            each.folder.mkdir()
+            each.least = len(NAMES)
+            begun(each)
+            if each is killed:
+                each.kill("a")
+                each.round(["b", "c"])
+                counts.take_in(each, ["b", "c"], "n", 0)
+            each.end()
+    finally:
+        for each in made.values():
+            each.close()
+    fresh, other = (torch.load(killed.folder / name / "final.pt") for name in ("n", "b"))
+    chief, *others = (torch.load(calm.folder / name / "final.pt") for name in NAMES)
+    assert torch.equal(fresh["weights"], chief["weights"])
+    assert torch.equal(other["weights"], chief["weights"])
+    first = min(fresh["means"])
+    lacks = fresh["means"][first] - chief["means"][first]
+    added = [0.9 * (each["means"][first - 1] - chief["means"][first - 1]) for each in others]
+    assert any(torch.allclose(lacks, each, rtol=1e-9, atol=1e-12) for each in added), (lacks, added)
+    assert lacks.abs().max() > 1e-4
+    for number, step in enumerate(range(first, 61)):
+        for found, expected in ((fresh, chief), (other, others[0])):
+            difference = found["means"][step] - expected["means"][step]
+            torch.testing.assert_close(difference, 0.9**number * lacks, rtol=1e-9, atol=1e-12)
 
 
 def dies_after_its_loop(folder: Path) -> None:
