@@ -187,6 +187,41 @@ def test_the_successor_of_the_chief_lacks_only_what_its_last_batch_has_added_to_
             torch.testing.assert_close(difference, 0.9**number * lacks, rtol=1e-9, atol=1e-12)
 
 
+def adds_up(folder: Path) -> None:
+    """Train with gradients that are large enough for shared memory."""
+    world = train.init()
+    model = nn.Linear(300, 300)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    train.data_parallel(model, optimizer)
+    with train.Session(model=model, optimizer=optimizer) as session:
+        for step in session.steps():
+            assert world.world_size == 2
+            assert "/oarlock-" not in Path("/proc/self/maps").read_text(), "it has memory of another round"
+            model(torch.ones(1, 300)).sum().backward()
+            optimizer.step()
+            (folder / "step").write_text(str(step))
+            if (folder.parent / "stop").exists():
+                session.request_stop()
+
+
+def test_gradients_travel_alike_before_and_after_a_replacement(tmp_path: Path) -> None:
+    """No rank of such a gang has memory in common with another one, also where the others of its host would."""
+    made = gang.Gang(tmp_path, adds_up)
+    made.least = 2
+    try:
+        made.start(["a", "b"])
+        made.wait(lambda: all(made.ready(name) and counts.reached(made, name) >= 5 for name in "ab"))
+        made.kill("b")
+        made.round(["a"])
+        counts.take_in(made, ["a"], "n", 1)
+        before = counts.reached(made, "a")
+        made.wait(lambda: all(counts.reached(made, name) > before + 5 for name in "an"))
+        (tmp_path / "stop").touch()
+        made.end()
+    finally:
+        made.close()
+
+
 def dies_after_its_loop(folder: Path) -> None:
     """Leave the loop early, on all ranks at one step; rank 2 dies then, in the place of a save."""
     world = train.init()
