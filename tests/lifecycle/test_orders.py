@@ -95,6 +95,13 @@ def test_the_barrier_admits_a_round_and_nothing_that_stops() -> None:
     assert not orders.admitted(play.job, key)
 
 
+def test_those_that_train_may_meet_in_a_round_that_was_decided_before_their_end() -> None:
+    """Else some of them know of it and some do not, and they cannot save together."""
+    play = running("register worker-0 worker-1", "report worker-0 PROCESSING", "intend halt")
+    assert orders.admitted(play.job, play.key("worker-0"))
+    assert not orders.admitted(play.job, play.key("worker-1")), "nothing starts any more"
+
+
 @pytest.mark.parametrize("changed", [{"job": "other"}, {"attempt": 2}, {"index": 5}, {"incarnation": 2}])
 def test_another_task_than_the_present_one_is_stale(changed: dict[str, object]) -> None:
     play = running("register worker-0 worker-1")

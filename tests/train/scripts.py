@@ -31,6 +31,20 @@ def net() -> nn.Sequential:
     return nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 3))
 
 
+class Noting(nn.BatchNorm1d):
+    """Batch normalisation that keeps its running mean after each forward pass."""
+
+    def __init__(self, hidden: int) -> None:
+        super().__init__(hidden)
+        self.means: list[torch.Tensor] = []
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        out = super().forward(batch)
+        assert self.running_mean is not None
+        self.means.append(self.running_mean.clone())
+        return out
+
+
 def examples(count: int = 100) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(5)
     return torch.randn(count, 6, generator=generator), torch.randint(0, 3, (count,), generator=generator)

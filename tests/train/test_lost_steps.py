@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from oarlock import train
-from oarlock.train import errors, membership, rounds, worlds
+from oarlock.train import errors, membership, rounds, stopping, worlds
 
 
 class NextRounds:
@@ -31,7 +31,7 @@ def member(monkeypatch: pytest.MonkeyPatch) -> membership.Membership:
 def lose(member: membership.Membership, step: int) -> int:
     """Lose the exchange of this step. Return the step from which the gang goes on."""
     here = membership.Position(step - 1, exchanges=1)
-    return member.change(here, errors.PeersLost("the link is broken"), lambda: None, lambda number: None).step
+    return member.change(here, errors.PeersLost("the link is broken"), stopping.Wish(), lambda number: None).step
 
 
 def test_a_link_that_loses_every_gradient_ends_the_gang(member: membership.Membership) -> None:

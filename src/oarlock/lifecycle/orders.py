@@ -40,10 +40,11 @@ def orders(job: jobs.Job, key: attempts.TaskKey, now: float) -> assignments.Orde
 def admitted(job: jobs.Job, key: attempts.TaskKey) -> bool:
     """Return whether the barrier has let this incarnation through: only then may it be told the rendezvous.
 
-    Raises StaleTask as `orders` does.
+    No process starts once the attempt is to stop. But those that run may still meet in a round that was decided before:
+    together they save what they have. Raises StaleTask as `orders` does.
     """
     live, task = _present(job, key)
-    return task.round > 0 and live.stop is None
+    return task.round > 0 and (live.stop is None or task.phase is phases.TaskPhase.PROCESSING)
 
 
 def _present(job: jobs.Job, key: attempts.TaskKey) -> tuple[attempts.Attempt, attempts.Task]:

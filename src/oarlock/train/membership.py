@@ -17,7 +17,12 @@ So the gang ends where the exchanges of MOST_LOST steps in a row are lost.
 
 In a job of a fixed size the ranks that are left make no step. They meet all the same, and agree on their position and
 state, so that one of them is enough for the successors. Then they wait for a round with all ranks, unless the training
-is over. Where another one is lost meanwhile, the same begins anew.
+is over. Where another one is lost meanwhile, the same begins anew. A request to stop ends the wait: the ranks agree on
+it there, and save together the state that they hold.
+
+A request to stop may also come while a round is over, and the next one is not decided, or not known to all its members.
+It may never come then, because the whole gang ends. So the first rank of the last round in which all ranks had one
+state saves that alone, after some seconds.
 """
 
 from __future__ import annotations
@@ -33,7 +38,7 @@ import torch
 from torch import distributed, optim
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from oarlock.train import errors, states, worlds
+from oarlock.train import agreement, errors, states, stopping, worlds
 from oarlock.train.rounds import LOOK_EVERY_S, NEWS_S, Round, Rounds
 from oarlock.train.strategies.strategy import Strategy, figures_of, waited
 
@@ -83,6 +88,7 @@ class Membership:
         self._whole = not worlds.joining()  # this rank's state is that of its position
         self._marked: tuple[int, int] | None = None  # the steps and exchanges that were done then
         self._made_before: list[int] = []  # the exchanges that each strategy had made then
+        self._alone: Position | None = None  # that of the state that this rank would save alone
         self._in_a_row, self._lost_step = 0, 0  # steps that nobody could make, and the last of them
         self._passed_over: list[tuple[torch.nn.Parameter, torch.Tensor | None]] = []
         self._ours = {id(parameter) for strategy in strategies for parameter in strategy.parameters}
@@ -167,57 +173,29 @@ class Membership:
             parameter.grad = gradient
         self._passed_over.clear()
 
-    def flush(self, here: Position, keep_waiting: Callable[[], None]) -> tuple[Position, errors.PeersLost | None]:
-        """Exchange what the ranks of this round keep back. Return the position after it, and the loss that ended it.
-
-        All ranks call it at the same boundary of steps, before a planned change. Another round may follow meanwhile, in
-        which other ranks leave. So the ranks compare the rounds that they know, and exchange again for a later one.
-        A round that comes after the last comparison is not exchanged for: the ranks go into the newest round that they
-        know, since a later round may mean that a member of this one is dead. A rank that leaves in it counts as dead.
-        `keep_waiting` is called while this process waits; it raises an exception to end that.
-        """
-        self._rounds.keep_waiting = keep_waiting
-        flushed_for = 0
-        try:
-            while True:
-                number, leaves = self._agree()
-                if number <= flushed_for:
-                    return here, None
-                for strategy in self._strategies:
-                    strategy.flush(leaves)
-                    here = replace(here, flushed=here.flushed + 1)
-                flushed_for = number
-        except errors.PeersLost as lost:
-            return here, lost
-
-    def _agree(self) -> tuple[int, list[bool]]:
-        """Return the number of the newest round, once all ranks know the same one, and whether each leaves in it."""
-        began = monotonic()
-        while True:
-            later = self._rounds.later(None)
-            told = self._world.gather((later.number, later.rank is None, monotonic() - began > NEWS_S))
-            numbers, leaves, tired = zip(*told)
-            if len(set(numbers)) == 1 or any(tired):
-                return max(numbers), list(leaves)
-            self._rounds.keep_waiting()
-            sleep(LOOK_EVERY_S)
-
     def change(
-        self,
-        here: Position,
-        cause: BaseException | None,
-        keep_waiting: Callable[[], None],
-        tell_lost: Callable[[int], None],
+        self, here: Position, cause: BaseException | None, wish: stopping.Wish, tell_lost: Callable[[int], None]
     ) -> Position:
         """Go into the next round, with all its members. Return the position from which all of them go on. In a job of a
-        fixed size that is a round with all ranks, unless no step follows.
+        fixed size that is a round with all ranks, unless no step follows: none does if the `wish` of a rank is to stop.
 
-        Raises Left if this process is not a member of it, and PeersLost if no round comes after the loss `cause`, or if
-        too many steps in a row were lost.
-        `keep_waiting` is called while this process waits; it raises an exception to end that. `tell_lost` tells the
-        server of a lost round, where it does not see the loss.
+        Without a `cause` the change is a planned one, before which the ranks exchange what they keep back.
+        Raises Left if this process is not a member of the next round, Stopped if it was asked to stop and no round
+        begins, and PeersLost if no round comes after the loss `cause`, or if too many steps in a row were lost.
+        `tell_lost` tells the server of a lost round, where it does not see the loss.
         """
-        self._rounds.keep_waiting, self._rounds.tell_lost = keep_waiting, tell_lost
+        self._rounds.keep_waiting, self._rounds.tell_lost = wish.keep_waiting, tell_lost
+        self._may_save_alone(here)
+        try:
+            if cause is None and not worlds.joining():
+                here, cause = self._flush(here)
+            return self._change(here, cause, wish)
+        except stopping.Stopped:
+            if self._alone is None or worlds.exchanges is not None:
+                raise
+            return self._part(self._alone)
+
+    def _change(self, here: Position, cause: BaseException | None, wish: stopping.Wish) -> Position:
         if here.exchanges:
             pairs = zip(self._made_by_each(), self._made_before)
             here = replace(here, made=tuple(now - before for now, before in pairs))
@@ -242,7 +220,63 @@ class Membership:
                     f"oarlock.train: round {later.number}: {later.world_size} of {later.least} ranks wait for the "
                     f"others after step {position.step}\n"
                 )
-            here, cause = self.flush(position, keep_waiting)
+            self._may_save_alone(position)
+            here, cause = self._flush(position, wish)
+            if here.stop == agreement.STOP:
+                return here
+
+    def _flush(self, here: Position, wish: stopping.Wish | None = None) -> tuple[Position, errors.PeersLost | None]:
+        """Exchange what the ranks of this round keep back. Return the position after it, and the loss that ended it.
+
+        All ranks call it at the same boundary of steps, before a planned change. Another round may follow meanwhile, in
+        which other ranks leave. So the ranks compare the rounds that they know, and exchange again for a later one.
+        A round that comes after the last comparison is not exchanged for: the ranks go into the newest round that they
+        know, since a later round may mean that a member of this one is dead. A rank that leaves in it counts as dead.
+        If the `wish` of a rank is to stop, they exchange nothing, and the position says so.
+        """
+        flushed_for = 0
+        try:
+            while True:
+                number, leaves, stop = self._agree(wish)
+                if stop == agreement.STOP:
+                    return replace(here, stop=stop), None
+                if number <= flushed_for:
+                    return here, None
+                for strategy in self._strategies:
+                    strategy.flush(leaves)
+                    here = replace(here, flushed=here.flushed + 1)
+                flushed_for = number
+        except errors.PeersLost as lost:
+            return here, lost
+
+    def _agree(self, wish: stopping.Wish | None) -> tuple[int, list[bool], int]:
+        """Return the number of the newest round, once all ranks know the same one, whether each leaves in it, and the
+        strongest wish.
+        """
+        began = monotonic()
+        while True:
+            later = self._rounds.later(None, ends=lambda: _strongest(wish) == agreement.STOP)
+            tired = monotonic() - began > NEWS_S
+            told = self._world.gather((later.number, later.rank is None, tired, _strongest(wish)))
+            numbers, leaves, tiredness, wishes = zip(*told)
+            if agreement.STOP in wishes or len(set(numbers)) == 1 or any(tiredness):
+                return max(numbers), list(leaves), max(wishes)
+            self._rounds.keep_waiting()
+            sleep(LOOK_EVERY_S)
+
+    def _may_save_alone(self, here: Position) -> None:
+        """Take note whether this rank, of all with this state, is the one to save it if no later round begins."""
+        first = self._world.rank == 0 and not worlds.joining()
+        self._alone = here if first and self._whole and not here.exchanges else None
+
+    def _part(self, here: Position) -> Position:
+        """Leave the others for good. Return the position at which this rank stops, and saves alone."""
+        for strategy in self._strategies:
+            strategy.leave()
+        worlds.part()
+        for strategy in self._strategies:
+            strategy.regroup()
+        return replace(here, stop=agreement.STOP, made=(), flushed=0)
 
     def _enter(self, later: Round, here: Position) -> Position:
         for strategy in self._strategies:
@@ -306,10 +340,14 @@ class Membership:
             with worlds.exchanging():
                 worlds.finish(distributed.broadcast(data, src=donor, async_op=True))
         if missed is not None:
-            self._whole = False
+            self._whole, self._alone = False, None
             given = torch.load(io.BytesIO(data.numpy().tobytes()), map_location="cpu", weights_only=True)
             for name, kept in self._state.items():
                 kept.load_state_dict(given["state"][name])
             for strategy, shared, made in zip(self._strategies, given["shared"], missed):
                 strategy.catch_up(shared, made=made)
             self._whole = True
+
+
+def _strongest(wish: stopping.Wish | None) -> int:
+    return agreement.GO_ON if wish is None else wish.strongest

@@ -111,10 +111,13 @@ class Rounds:
         if found.number > self._newest.number:
             self._newest = found
 
-    def later(self, cause: BaseException | None) -> Round:
-        """Wait for a later round than the present one. Raises PeersLost, for `cause`, if none comes."""
+    def later(self, cause: BaseException | None, *, ends: Callable[[], bool] = lambda: False) -> Round:
+        """Wait for a later round than the present one, or until the wait `ends`. Return the newest round.
+
+        Raises PeersLost, for `cause`, if no later one comes.
+        """
         began, told = time.monotonic(), False
-        while self.newest().number <= self.present.number:
+        while self.newest().number <= self.present.number and not ends():
             waited_s = time.monotonic() - began
             if cause is not None and not told and waited_s > TELL_S:
                 told = True

@@ -265,13 +265,12 @@ class Session:
         here = membership.Position(done, exchanges, self._stop, taken, self._noise, over=over)
         if cause is None and not worlds.joining():
             self._agreement.finish()  # an exchange under way, cut off, may never end
-            here, cause = self._membership.flush(here, self._wish.keep_waiting)
         self._agreement = agreement.Agreement(self.world)
         self._straggler = straggling.Straggler()  # its rank may be another process now
         if self._checkpoints and self._checkpoints.abandon():
             self._save_soon = True
         position = self._membership.change(
-            here, cause, self._wish.keep_waiting, lambda number: self._tell_rejoin(self._can_rejoin, lost_round=number)
+            here, cause, self._wish, lambda number: self._tell_rejoin(self._can_rejoin, lost_round=number)
         )
         self.step, self._stop, self._noise = position.step, position.stop, position.noise
         if self._checkpoints:
@@ -287,7 +286,8 @@ class Session:
             self._reports.draw(self._event_file)
             self._reports.progress.ranks, self._reports.progress.straggler = self.world.world_size, None
             self._reports.event("round", number=self._membership.number, step=self.step, ranks=self.world.world_size)
-        self._say(f"round {self._membership.number}: {self.world.world_size} ranks go on after step {self.step}")
+        goes = "stop" if self._stop == agreement.STOP else "go on"
+        self._say(f"round {self._membership.number}: {self.world.world_size} ranks {goes} after step {self.step}")
 
     def _settle_step(self) -> None:
         for strategy in self._strategies:

@@ -223,6 +223,16 @@ def enter(later: Round) -> None:
     exchanges.enter(place("meet"))
 
 
+def part() -> None:
+    """Leave the present round for good: from now on this process is a world of its own."""
+    global _control, nodes
+    assert rounds is not None
+    assert _world is not None
+    _control = nodes = None
+    rounds.leave()
+    _world.rank, _world.world_size = 0, 1
+
+
 def meet_at_servers() -> None:
     """Let the small exchanges go by way of the parameter servers from now on, so that a member may die and be replaced
     alone. All ranks must call it together. NCCL's threads may end a process when another one dies: there all stays.

@@ -10,7 +10,7 @@ from tests.api import rig as rigs
 
 from oarlock.api import application
 from oarlock.api.jobs import capabilities
-from oarlock.spec import events, intents, refusals
+from oarlock.spec import attempts, events, intents, jobs, refusals
 from oarlock.spec.cluster import pools
 
 
@@ -131,6 +131,67 @@ async def test_a_running_gang_stays_within_its_bounds(rig: rigs.Rig) -> None:
     assert (code, answer["error"]["message"]) == (409, "shrunk runs with 3 workers, and would have 2 to 2.")
     assert "oarlock halt shrunk" in answer["error"]["hint"]
     assert (await patch(rig, "shrunk", max=3))[0] == 200
+
+
+async def trains(rig: rigs.Rig, job: jobs.Job, *indexes: int) -> None:
+    """These workers register, train, and can go on among others."""
+    keys = [rigs.key_of(job, index) for index in indexes]
+    await rig.happen(job.id, *(events.TaskRegistered(key=key, address="127.0.0.1") for key in keys))
+    await rig.happen(job.id, *(events.TaskReported(key=key, phase="PROCESSING", can_rejoin=True) for key in keys))
+
+
+@pytest.mark.parametrize("bounds", [{}, {"min": 1}], ids=["fixed", "elastic"])
+async def test_the_bounds_stay_while_the_others_wait_for_a_successor(rig: rigs.Rig, bounds: dict[str, int]) -> None:
+    """Each of its phases counts. Other fields can be changed, and then the bounds, from a fixed size and to one."""
+    worker = {"count": 2, "on_failure": "restart", **bounds}
+    job = await rig.launch(await rig.submit(name="digits", roles={"worker": worker}))
+    await trains(rig, job, 0, 1)
+    dead = rigs.key_of(job, 1)
+    how = attempts.Exit(code=1, cause=attempts.Cause.ERROR, at=rig.clock())
+    fresh = msgspec.structs.replace(dead, incarnation=2)
+    phases = (
+        events.TaskExited(key=dead, exit=how),
+        events.TaskGone(key=dead),
+        events.TaskRegistered(key=fresh, address="127.0.0.1"),
+        events.TaskReported(key=fresh, phase="PROCESSING"),
+    )
+    for event in phases:
+        await rig.happen(job.id, event)
+        for edit in ({"min": 1, "max": 4}, {"min": 2, "max": 2}):
+            code, answer = await patch(rig, "digits", **edit)
+            assert (code, answer["error"]["message"]) == (409, "A worker of digits just comes or goes.")
+            assert "oarlock halt digits" in answer["error"]["hint"]
+        assert (await patch(rig, "digits", priority=60))[0] == 200
+    await rig.happen(job.id, events.TaskReported(key=fresh, can_rejoin=True))
+    after = await rig.store.read(lambda view: view.job(job.id))
+    assert after.live is not None
+    assert [(task.part, task.incarnation) for task in after.live.tasks] == [("member", 1), ("member", 2)]
+    assert (await patch(rig, "digits", min=1, max=4))[0] == 200
+    assert (await patch(rig, "digits", min=2, max=2))[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("strategy", "worker", "edit"),
+    [
+        ({"kind": "ps", "sync": True}, {"on_failure": "restart"}, {"min": 1}),
+        ({"kind": "ps", "sync": False}, {}, {"max": 3}),
+        ({"kind": "ps", "sync": False}, {"min": 1}, {"min": 2}),
+    ],
+    ids=["in rounds", "one by one", "a fixed size"],
+)
+async def test_running_workers_of_parameter_servers_do_not_begin_to_come_and_go(
+    rig: rigs.Rig, strategy: dict[str, Any], worker: dict[str, Any], edit: dict[str, int]
+) -> None:
+    """Neither they nor the servers were started for that. A worker that was to leave would hold the others up."""
+    shape = {"worker": {"count": 2, **worker}, "ps": {"count": 1}}
+    job = await rig.launch(await rig.submit(name="served", strategy=strategy, roles=shape))
+    await trains(rig, job, 0, 1)
+    code, answer = await patch(rig, "served", **edit)
+    assert (code, "its parameter servers are told at the start" in answer["error"]["message"]) == (409, True), answer
+    assert "oarlock halt served" in answer["error"]["hint"]
+    plain = {"worker": {"count": 2}, "ps": {"count": 1}}
+    await rig.launch(await rig.submit(name="plain", strategy={"kind": "ps"}, roles=plain))
+    assert (await patch(rig, "plain", min=1))[0] == 200, "it changes its size by a restart in any case"
 
 
 async def test_a_job_that_has_ended_or_is_to_end_stays_as_it_is(rig: rigs.Rig) -> None:

@@ -60,6 +60,15 @@ CHOOSES = """
 """Measurements by which strategy `auto` chooses the parameter servers."""
 
 
+WAITS = """
+    import os, sys, time
+    permits = sys.argv[2] + "-" + os.environ["OARLOCK_INDEX"]
+    while os.environ["OARLOCK_INCARNATION"] != "1" and not os.path.exists(permits):
+        time.sleep(0.1)
+"""
+"""A successor of a worker that comes once a file permits it."""
+
+
 class Diary:
     """The steps of all processes, as each has written them down."""
 
@@ -169,6 +178,72 @@ def test_in_a_job_of_a_fixed_size_the_others_wait_for_the_successor_of_a_killed_
         assert all(earlier <= later <= earlier + 1 for earlier, later in itertools.pairwise(numbers))
     os.kill(diary.of("1", 3) or 0, signal.SIGKILL)
     assert shell.wait_phase("fixed", "FAILED")["restarts"] == 2
+
+
+@pytest.mark.long
+def test_a_gang_that_is_halted_while_it_waits_for_a_successor_saves_and_goes_on(shell: shells.Shell) -> None:
+    """Its chief is dead, so that another one writes."""
+    shell.write("elastic.py", WAITS + SCRIPT)
+    diary, stop = Diary(shell.folder / "diary-waits"), shell.folder / "stop-waits"
+    shell.write(
+        "waits.yaml",
+        f"""
+        name: waits
+        command: python elastic.py {diary.folder} {stop}
+        roles: {{worker: {{count: 3, cpus: 0.3, on_failure: restart}}}}
+        """,
+    )
+    shell.do("submit", "waits.yaml")
+    shell.wait_for("waits", lambda one: rejoinable(one) == 3 and all(diary.of(each, 3) for each in "012"))
+    os.kill(diary.of("0", 3) or 0, signal.SIGKILL)
+    shell.wait_for("waits", lambda one: incarnations(one, "worker") == [2, 1, 1])
+    shell.wait_for("waits", lambda _: "2 of 3 ranks wait" in shell.do("logs", "waits").stdout)
+    before = set(diary.processes())
+    shell.do("halt", "waits")
+    job = shell.wait_phase("waits", "HALTED")
+    saved, last = job["attempts"][0]["checkpoint_step"], max(map(diary.reached, before))
+    assert saved in (last - 1, last), "the last step is taken back where it was lost"
+    shell.do("resume", "waits")
+    shell.wait_for("waits", lambda _: len(set(diary.processes()) - before) == 3)
+    stop.touch()
+    job = shell.wait_phase("waits", "COMPLETED", "FAILED")
+    assert job["phase"] == "COMPLETED", job["reason"]
+    resumed = [steps for pid, steps in diary.processes().items() if pid not in before]
+    assert [(steps[0]["step"], steps[0]["ranks"]) for steps in resumed] == [(saved + 1, 3)] * 3
+
+
+@pytest.mark.long
+def test_new_bounds_decide_whether_the_others_wait_for_a_successor(shell: shells.Shell) -> None:
+    """They hold from the next loss on. While a successor is awaited they cannot be changed."""
+    shell.write("elastic.py", WAITS + SCRIPT)
+    diary, stop = Diary(shell.folder / "diary-edited"), shell.folder / "stop-edited"
+    shell.write(
+        "edited.yaml",
+        f"""
+        name: edited
+        command: python elastic.py {diary.folder} {stop}
+        roles: {{worker: {{count: 3, cpus: 0.3, on_failure: restart}}}}
+        """,
+    )
+    shell.do("submit", "edited.yaml")
+    shell.wait_for("edited", lambda one: rejoinable(one) == 3 and all(diary.of(each, 3) for each in "012"))
+    shell.do("set", "edited", "--min", "1")
+    os.kill(diary.of("1", 3) or 0, signal.SIGKILL)
+    shell.wait_for("edited", lambda _: all(diary.of(each, 2) for each in "02"))
+    stop.with_name(f"{stop.name}-1").touch()
+    shell.wait_for("edited", lambda one: rejoinable(one) == 3 and all(diary.of(each, 3) for each in "012"))
+    shell.do("set", "edited", "--min", "3")
+    fixed_from = diary.reached(diary.of("2", 3))
+    os.kill(diary.of("0", 3) or 0, signal.SIGKILL)
+    shell.wait_for("edited", lambda _: "2 of 3 ranks wait" in shell.do("logs", "edited").stdout)
+    assert "just comes or goes" in shell.do("set", "edited", "--min", "1", code=1).stderr
+    stop.with_name(f"{stop.name}-0").touch()
+    shell.wait_for("edited", lambda one: rejoinable(one) == 3 and all(diary.of(each, 3) for each in "012"))
+    stop.touch()
+    job = shell.wait_phase("edited", "COMPLETED", "FAILED")
+    assert (job["phase"], len(job["attempts"]), job["restarts"]) == ("COMPLETED", 1, 2), job["reason"]
+    later = [each for steps in diary.processes().values() for each in steps if each["step"] > fixed_from]
+    assert {each["ranks"] for each in later} == {3}, "a step was made with fewer workers"
 
 
 @pytest.mark.long

@@ -17,7 +17,7 @@ class Gang:
 
     def __init__(self, folder: Path, target: Callable[..., None], *args: Any) -> None:
         self.folder, self._target, self._args = folder, target, args
-        self.number = 0
+        self.number, self.attempt = 0, 1
         self.ports: dict[str, int] = {}
         self.addresses: dict[str, str] = {}  # of members that are not on this machine
         self.least = 1  # the members without which none makes a step
@@ -116,7 +116,7 @@ class Gang:
             **place,
             "LOCAL_RANK": "0",
             "OARLOCK_ELASTIC": "1",
-            "OARLOCK_ATTEMPT": "1",
+            "OARLOCK_ATTEMPT": str(self.attempt),
             "OARLOCK_ROUND": str(self.number),
             "OARLOCK_REPORT": str(folder),
         }

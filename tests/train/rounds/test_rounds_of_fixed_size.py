@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.train import scripts
 from tests.train.rounds import counting as counts
 from tests.train.rounds import gang
 from torch import nn
@@ -21,7 +22,7 @@ STEPS = 150
 KILLED_AT = 20
 
 
-def learn(folder: Path) -> None:
+def learn(folder: Path, checkpoints: Path | None = None) -> None:
     """Train to the last step. Write down each step that begins, with the size of its round."""
     world = train.init()
     torch.manual_seed(world.rank)
@@ -34,7 +35,7 @@ def learn(folder: Path) -> None:
     batches = train.Batches(data, 4, seed=3)
     told = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "batches": batches}
     with (
-        train.Session(**told, total_steps=STEPS) as session,
+        train.Session(**told, total_steps=STEPS, checkpoints=checkpoints, every_steps=15) as session,
         (folder / "steps.txt").open("a", buffering=1) as steps,
     ):
         for x, y in session.steps(batches):
@@ -127,6 +128,98 @@ def test_one_of_them_is_enough_to_give_the_state(fixed: gang.Gang, calm: dict[st
         fixed.wait(lambda fresh=fresh: fixed.ready(fresh))
         fixed.round(["m", "c"] if fresh == "m" else ["m", "n", "c"])
     ended(fixed, ["m", "n", "c"], calm, losses=1)
+
+
+def normalise(folder: Path) -> None:
+    """Train a model with batch normalisation. Keep its running mean of each step, and its weights."""
+    world = train.init()
+    torch.manual_seed(2)
+    noting = scripts.Noting(8)
+    model = nn.Sequential(nn.Linear(6, 8), noting, nn.Tanh(), nn.Linear(8, 3)).double()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    train.data_parallel(model, optimizer)
+    data = torch.randn(100, 6, generator=torch.Generator().manual_seed(5)).double()
+    batches = train.Batches((data,), 4, seed=3)
+    means: dict[int, torch.Tensor] = {}
+    told = {"model": model, "optimizer": optimizer, "batches": batches}
+    with train.Session(**told, total_steps=60) as session:
+        for (x,) in session.steps(batches):
+            assert world.world_size == len(NAMES)
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+            means[session.step] = noting.means[-1]
+            (folder / "step").write_text(str(session.step))
+            time.sleep(0.01)
+    weights = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+    torch.save({"means": means, "weights": weights}, folder / "final.pt")
+
+
+def test_the_successor_of_the_chief_lacks_only_what_its_last_batch_has_added_to_statistics(tmp_path: Path) -> None:
+    """It has what the last batch of another one has added, and gives that to all. The weights do not depend on it."""
+    made = {name: gang.Gang(tmp_path / name, normalise) for name in ("killed", "calm")}
+    killed, calm = made.values()
+    try:
+        for each in made.values():
+            each.folder.mkdir()
+            each.least = len(NAMES)
+            begun(each)
+            if each is killed:
+                each.kill("a")
+                each.round(["b", "c"])
+                counts.take_in(each, ["b", "c"], "n", 0)
+            each.end()
+    finally:
+        for each in made.values():
+            each.close()
+    fresh, other = (torch.load(killed.folder / name / "final.pt") for name in ("n", "b"))
+    chief, *others = (torch.load(calm.folder / name / "final.pt") for name in NAMES)
+    assert torch.equal(fresh["weights"], chief["weights"])
+    assert torch.equal(other["weights"], chief["weights"])
+    first = min(fresh["means"])
+    lacks = fresh["means"][first] - chief["means"][first]
+    added = [0.9 * (each["means"][first - 1] - chief["means"][first - 1]) for each in others]
+    assert any(torch.allclose(lacks, each, rtol=1e-9, atol=1e-12) for each in added), (lacks, added)
+    assert lacks.abs().max() > 1e-4
+    for number, step in enumerate(range(first, 61)):
+        for found, expected in ((fresh, chief), (other, others[0])):
+            difference = found["means"][step] - expected["means"][step]
+            torch.testing.assert_close(difference, 0.9**number * lacks, rtol=1e-9, atol=1e-12)
+
+
+def adds_up(folder: Path) -> None:
+    """Train with gradients that are large enough for shared memory."""
+    world = train.init()
+    model = nn.Linear(300, 300)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    train.data_parallel(model, optimizer)
+    with train.Session(model=model, optimizer=optimizer) as session:
+        for step in session.steps():
+            assert world.world_size == 2
+            assert "/oarlock-" not in Path("/proc/self/maps").read_text(), "it has memory of another round"
+            model(torch.ones(1, 300)).sum().backward()
+            optimizer.step()
+            (folder / "step").write_text(str(step))
+            if (folder.parent / "stop").exists():
+                session.request_stop()
+
+
+def test_gradients_travel_alike_before_and_after_a_replacement(tmp_path: Path) -> None:
+    """No rank of such a gang has memory in common with another one, also where the others of its host would."""
+    made = gang.Gang(tmp_path, adds_up)
+    made.least = 2
+    try:
+        made.start(["a", "b"])
+        made.wait(lambda: all(made.ready(name) and counts.reached(made, name) >= 5 for name in "ab"))
+        made.kill("b")
+        made.round(["a"])
+        counts.take_in(made, ["a"], "n", 1)
+        before = counts.reached(made, "a")
+        made.wait(lambda: all(counts.reached(made, name) > before + 5 for name in "an"))
+        (tmp_path / "stop").touch()
+        made.end()
+    finally:
+        made.close()
 
 
 def dies_after_its_loop(folder: Path) -> None:

@@ -11,7 +11,7 @@ from oarlock.api.services import provided
 from oarlock.lifecycle import stepping
 from oarlock.scheduler import gangs
 from oarlock.scheduler.explaining import contexts, reasons
-from oarlock.spec import attempts, errors, events, intents, plans, roles
+from oarlock.spec import attempts, errors, events, intents, jobfile, plans, roles
 from oarlock.spec import jobs as job_nouns
 from oarlock.spec.access import users
 from oarlock.spec.cluster import pooltrees
@@ -59,7 +59,7 @@ def _check(view: stores.View, job: job_nouns.Job, wanted: nouns.Edit, services: 
     if (wanted.min, wanted.max, wanted.pool) != (None, None, None):
         capabilities.refuse(spec, services.about.capabilities, services.about.backend)
     if (wanted.min, wanted.max) != (None, None) and job.live is not None:
-        _check_running(after, job.live)
+        _check_running(job, after, job.live)
     nodes = view.nodes()
     if nodes and (wanted.pool, wanted.min) != (None, None):
         rules = services.rules()
@@ -70,18 +70,26 @@ def _check(view: stores.View, job: job_nouns.Job, wanted: nouns.Edit, services: 
             raise errors.Impossible(refusal.message, hint=refusal.change or "See: oarlock pools", detail=detail)
 
 
-def _check_running(job: job_nouns.Job, live: attempts.Attempt) -> None:
+def _check_running(before: job_nouns.Job, after: job_nouns.Job, live: attempts.Attempt) -> None:
     """Refuse bounds that the running gang does not keep, and any while a worker comes or goes."""
     workers = [task for task in live.tasks if task.role is _WORKER and task.part is not attempts.Part.AWAY]
-    role = job.spec.roles[_WORKER]
+    role = after.spec.roles[_WORKER]
     least, most = role.min or role.count, role.max or role.count
+    anew = f"alt it, change it, and resume it: oarlock halt {after.name} --wait"
     if not least <= len(workers) <= most:
         raise errors.Conflict(
-            f"{job.name} runs with {len(workers)} workers, and would have {least} to {most}.",
-            hint=f"Halt it, change it, and resume it: oarlock halt {job.name} --wait",
+            f"{after.name} runs with {len(workers)} workers, and would have {least} to {most}.", hint=f"H{anew}"
         )
     if any(task.part is not attempts.Part.MEMBER or not task.holds for task in workers):
-        raise errors.Conflict(f"A worker of {job.name} just comes or goes.", hint="Try again in a moment.")
+        raise errors.Conflict(
+            f"A worker of {after.name} just comes or goes.", hint=f"Try again when all of them train. Or h{anew}"
+        )
+    if jobfile.serves(after.spec) and jobfile.reshapes(before.spec) != jobfile.reshapes(after.spec):
+        now, then = ("come and go", "stay") if jobfile.reshapes(before.spec) else ("stay", "come and go")
+        raise errors.Conflict(
+            f"The workers of {after.name} {now}, and would {then}: its parameter servers are told at the start.",
+            hint=f"H{anew}",
+        )
 
 
 ROUTES: tuple[routes.Route, ...] = (

@@ -22,6 +22,10 @@ With one process nothing is attached to the model, unless others may join it.
 
 In an elastic job a process may be lost during an exchange. Then the gradients of the step are zeros, and optimizers
 pass over them (membership.py), so the weights stay as they were before the step.
+
+Such a job adds up by gloo alone, from its first round on. A rank that is lost within a sum in shared memory leaves the
+threads of the others in a wait that gloo may forget, and they still write into that memory once it is over. So each
+round would need memory of its own beside that of the rounds before.
 """
 
 from __future__ import annotations
