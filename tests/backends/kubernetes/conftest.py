@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 
 import pytest
 from tests.backends.kubernetes.testcluster import apiserver, rights
-from tests.backends.kubernetes.testcluster.apiserver import api_server  # noqa: F401  (a fixture)
 
 from oarlock.backends.kubernetes.apiserver import client, credentials, objects
 
@@ -21,7 +20,7 @@ def access(server: apiserver.ApiServer, token: str = "admin-token") -> credentia
 
 
 @pytest.fixture
-async def api(api_server: apiserver.ApiServer) -> AsyncIterator[client.Client]:  # noqa: F811  (the fixture)
+async def api(api_server: apiserver.ApiServer) -> AsyncIterator[client.Client]:
     async with client.Client(access(api_server)) as opened:
         yield opened
 
