@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from tests.backends.kubernetes.testcluster import apiserver, rights
@@ -17,6 +17,13 @@ _numbers = itertools.count(1)
 def access(server: apiserver.ApiServer, token: str = "admin-token") -> credentials.Access:
     environ = {"KUBECONFIG": str(server.kubeconfig(token))}
     return credentials.find(environ, clock=time.time, monotonic=time.monotonic)
+
+
+@pytest.fixture(scope="session")
+def mortal_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[apiserver.ApiServer]:
+    """One for the files that store custom objects: a first one may end it, and it starts again."""
+    with apiserver.running(tmp_path_factory.mktemp("objects") / "server") as server:
+        yield server
 
 
 @pytest.fixture
