@@ -112,7 +112,7 @@ test-kube: export TEST_NEEDS_MET ?= Kubernetes API server,custom objects$(if $(w
 test-kube: setup-dev  ## the Kubernetes backend against a real API server (KUBEBUILDER_ASSETS=folder)
 	@test -x "$${KUBEBUILDER_ASSETS:-/usr/local/kubebuilder/bin}/kube-apiserver" \
 	  || { echo "There is no kube-apiserver in KUBEBUILDER_ASSETS. tests/needs.py says how to get one." >&2; exit 1; }
-	$(BIN)/python -m pytest -m "needs(need='Kubernetes API server')" -n 3 --dist loadfile --timeout=900 \
+	$(BIN)/python -m pytest -m "needs(need='Kubernetes API server')" -n 4 --dist worksteal --timeout=900 \
 	  tests/backends/kubernetes tests/api/customresources tests/e2e/kubernetes $(ARGS)
 
 # KUBECONFIG names a cluster whose nodes have the images of tests/node/images.sh, and in which these tests may install. Without it this

@@ -15,6 +15,7 @@ from tests import dealing, needs
 
 if TYPE_CHECKING:
     from tests import objectstores
+    from tests.backends.kubernetes.testcluster import apiserver
 
 # Examples are the same on every run, so that a red build can be repeated; the soak tests draw new ones.
 hypothesis.settings.register_profile("suite", deadline=None, derandomize=True, database=None, max_examples=25)
@@ -92,3 +93,15 @@ def _object_store() -> Iterator[objectstores.Server]:
 def bucket(_object_store: objectstores.Server) -> objectstores.Bucket:
     """Return an empty bucket of this test's own. A client finds it with the environment `bucket.env`."""
     return _object_store.bucket()
+
+
+@pytest.fixture(scope="session")
+def api_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[apiserver.ApiServer]:
+    """One for all tests of a process that do not stop it. Each test, or each file, has a namespace of its own.
+
+    A fixture that files import would start once in each of them, and stay until the process ends.
+    """
+    from tests.backends.kubernetes.testcluster import apiserver  # as above
+
+    with apiserver.running(tmp_path_factory.mktemp("kubernetes") / "server") as server:
+        yield server

@@ -278,8 +278,11 @@ async def test_a_user_without_the_cluster_role_reaches_no_pool(office: Office) -
         assert (await office.pool("research")).limit == {"gpus": 2.0}
 
 
-async def test_a_definition_that_is_deleted_takes_no_pool_with_it(office: Office) -> None:
+async def test_a_definition_that_is_deleted_takes_no_pool_with_it(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its objects go, and come back with it. Discovery has not told of the deletion yet, as at a busy API server."""
+    monkeypatch.setattr(poolface, "ANEW_S", 1.0)  # a look that finds no definition is followed by one so late
     definition = definitions.pool_definition()
     path = f"{desks.DEFINITIONS}/{definition['metadata']['name']}"
     async with office.serving(lambda: True):

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from tests.backends.kubernetes.testcluster import apiserver, rights
-from tests.backends.kubernetes.testcluster.apiserver import api_server  # noqa: F401  (a fixture)
 
 from oarlock.backends.kubernetes.apiserver import client, credentials, objects
 
@@ -20,8 +19,15 @@ def access(server: apiserver.ApiServer, token: str = "admin-token") -> credentia
     return credentials.find(environ, clock=time.time, monotonic=time.monotonic)
 
 
+@pytest.fixture(scope="session")
+def mortal_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[apiserver.ApiServer]:
+    """One for the files that store custom objects: a first one may end it, and it starts again."""
+    with apiserver.running(tmp_path_factory.mktemp("objects") / "server") as server:
+        yield server
+
+
 @pytest.fixture
-async def api(api_server: apiserver.ApiServer) -> AsyncIterator[client.Client]:  # noqa: F811  (the fixture)
+async def api(api_server: apiserver.ApiServer) -> AsyncIterator[client.Client]:
     async with client.Client(access(api_server)) as opened:
         yield opened
 

@@ -77,6 +77,7 @@ class KubernetesRig(contract.Rig):
         return self.cluster.starts[name]
 
     async def pass_time(self) -> None:
+        self.cluster.check()
         await asyncio.sleep(0.02)
 
     async def reopen(self) -> None:

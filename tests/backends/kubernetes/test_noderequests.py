@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
@@ -128,14 +128,8 @@ def request(number: int = 1) -> provisioning.NodeRequest:
 
 
 @pytest.fixture(scope="module")
-def api_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[apiserver.ApiServer]:
-    """An API server of this module alone: one of the session would not live through a custom object."""
-    server = apiserver.ApiServer(tmp_path_factory.mktemp("kubernetes") / "server")
-    try:
-        server.start()
-        yield server
-    finally:
-        server.end()
+def api_server(mortal_server: apiserver.ApiServer) -> apiserver.ApiServer:
+    return mortal_server
 
 
 @pytest.fixture(scope="module")

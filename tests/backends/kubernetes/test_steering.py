@@ -24,14 +24,14 @@ from oarlock.spec.reconciling import observations
 
 pytestmark = [apiserver.needed, apiserver.scheduled]
 key = contract.key
-PATIENT_S = 1e6
-"""The time that a launch has here. None ends by itself."""
+PATIENT_S = KubernetesRig.PATIENCE_S
+"""The time that a launch has here: one that the scheduler never binds tells why before the test's own time is over."""
 STORAGE = "/apis/storage.k8s.io/v1/storageclasses"
 
 
 class SteeredRig(KubernetesRig):
     """A rig whose server lets the stock scheduler bind, if `mode` says so. The time for that is over when a test says
-    so, however long the scheduler takes.
+    so, unless the scheduler takes very long.
     """
 
     mode = site.Mode.STEER
@@ -103,6 +103,7 @@ def scheduler(api_server: apiserver.ApiServer) -> Iterator[None]:
 async def opened(
     kind: type[SteeredRig], api_server: apiserver.ApiServer, api: client.Client, namespace: str
 ) -> AsyncIterator[SteeredRig]:
+    api_server.check("kube-scheduler")
     pretended = cluster.Cluster(api, namespace)
     for name in ("n1", "n2"):
         await pretended.add(name)
@@ -114,6 +115,7 @@ async def opened(
         yield made
     finally:
         await made.close()
+        api_server.check("kube-scheduler")
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 import pytest
 from tests.backends.kubernetes.testcluster import apiserver
-from tests.backends.kubernetes.testcluster.apiserver import api_server  # noqa: F401  (a fixture)
 from tests.e2e.kubernetes import pods
 
 from oarlock.backends.kubernetes.apiserver import objects
@@ -29,7 +28,7 @@ secrets: [{name: hub-token}, {name: netrc, as: file}]
 @pytest.fixture
 def shell(
     tmp_path_factory: pytest.TempPathFactory,
-    api_server: apiserver.ApiServer,  # noqa: F811  (the fixture)
+    api_server: apiserver.ApiServer,
 ) -> Iterator[pods.PodShell]:
     with pods.opened(tmp_path_factory.mktemp("user"), api_server) as one:
         yield one

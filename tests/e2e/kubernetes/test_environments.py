@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pytest
 from tests.backends.kubernetes.testcluster import apiserver
-from tests.backends.kubernetes.testcluster.apiserver import api_server  # noqa: F401  (a fixture)
 from tests.e2e.kubernetes import pods, test_pods
 
 pytestmark = apiserver.needed
 
 
 class CachingShell(pods.PodShell):
-    def __init__(self, folder: Path, api_server: apiserver.ApiServer) -> None:  # noqa: F811
+    def __init__(self, folder: Path, api_server: apiserver.ApiServer) -> None:
         super().__init__(folder, api_server, checkpoint_claim=False)
 
     def configure(self, more: str = "") -> None:
@@ -28,7 +27,7 @@ class CachingShell(pods.PodShell):
 @pytest.fixture
 def shell(
     tmp_path: Path,
-    api_server: apiserver.ApiServer,  # noqa: F811
+    api_server: apiserver.ApiServer,
 ) -> Iterator[CachingShell]:
     one = CachingShell(tmp_path / "user", api_server)
     try:

@@ -12,7 +12,6 @@ import pytest
 from aiohttp import web
 from tests.api.customresources import memory
 from tests.backends.kubernetes.testcluster import apiserver, proxy
-from tests.backends.kubernetes.testcluster.apiserver import api_server  # noqa: F401  (a fixture)
 from tests.e2e.kubernetes import pods
 
 from oarlock.backends.kubernetes.apiserver import transports
@@ -47,7 +46,7 @@ class WithObjects(proxy.Proxy):
 class ObjectShell(pods.PodShell):
     """A user whose namespace `team` is the one of the OarlockJobs."""
 
-    def __init__(self, folder: Path, api_server: apiserver.ApiServer) -> None:  # noqa: F811  (the fixture)
+    def __init__(self, folder: Path, api_server: apiserver.ApiServer) -> None:
         super().__init__(folder, api_server)
         self.objects = memory.Cluster()
         self.proxy = WithObjects(api_server.url, self.objects)
@@ -90,7 +89,7 @@ class ObjectShell(pods.PodShell):
 
 
 @pytest.fixture(scope="module")
-def shell(tmp_path_factory: pytest.TempPathFactory, api_server: apiserver.ApiServer) -> Iterator[ObjectShell]:  # noqa: F811  (the fixture)
+def shell(tmp_path_factory: pytest.TempPathFactory, api_server: apiserver.ApiServer) -> Iterator[ObjectShell]:
     one = ObjectShell(tmp_path_factory.mktemp("objects"), api_server)
     try:
         one.open()

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import pytest
 from tests import objectstores
 from tests.backends.kubernetes.testcluster import apiserver, kubelet
-from tests.backends.kubernetes.testcluster.apiserver import api_server  # noqa: F401  (a fixture)
 from tests.e2e import separate
 from tests.e2e.kubernetes import pods
 
@@ -15,7 +14,7 @@ pytestmark = apiserver.needed
 
 
 @pytest.fixture
-def shell(tmp_path_factory: pytest.TempPathFactory, api_server: apiserver.ApiServer) -> Iterator[pods.PodShell]:  # noqa: F811  (the fixture)
+def shell(tmp_path_factory: pytest.TempPathFactory, api_server: apiserver.ApiServer) -> Iterator[pods.PodShell]:
     with pods.opened(tmp_path_factory.mktemp("user"), api_server, checkpoint_claim=False) as one:
         yield one
 

@@ -20,7 +20,6 @@ import yaml
 from tests import needs, objectstores
 from tests.agent import test_reach
 from tests.backends.kubernetes.testcluster import apiserver
-from tests.backends.kubernetes.testcluster.apiserver import api_server  # noqa: F401  (a fixture)
 from tests.e2e import shell as shells
 from tests.e2e import test_life, test_surroundings
 from tests.e2e.files import test_checkpoints, test_files
@@ -37,7 +36,7 @@ pytestmark = apiserver.needed
 @pytest.fixture(scope="module")
 def clusters(
     tmp_path_factory: pytest.TempPathFactory,
-    api_server: apiserver.ApiServer,  # noqa: F811  (the fixture)
+    api_server: apiserver.ApiServer,
 ) -> Iterator[pods.Clusters[pods.PodShell]]:
     with pods.shared(lambda: pods.opened(tmp_path_factory.mktemp("user"), api_server)) as made:
         yield made

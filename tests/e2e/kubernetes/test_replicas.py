@@ -18,7 +18,6 @@ from pathlib import Path
 import httpx
 import pytest
 from tests.backends.kubernetes.testcluster import apiserver
-from tests.backends.kubernetes.testcluster.apiserver import api_server  # noqa: F401  (a fixture)
 from tests.data.metrics import test_metricfiles as rows
 from tests.e2e.kubernetes import pods
 from tests.store import postgresql
@@ -39,7 +38,7 @@ RUN = ["run", "--detach", "--framework", "plain", "--image", "registry.example/a
 class ReplicaShell(pods.PodShell):
     """A user of the first server; `second` is the environment of the other one."""
 
-    def __init__(self, folder: Path, api_server: apiserver.ApiServer, url: str) -> None:  # noqa: F811
+    def __init__(self, folder: Path, api_server: apiserver.ApiServer, url: str) -> None:
         super().__init__(folder, api_server)
         self.url = url
         self.first = self.port, self.home
@@ -151,7 +150,7 @@ class Relayed:
 
 
 @pytest.fixture(scope="module")
-def shell(tmp_path_factory: pytest.TempPathFactory, api_server: apiserver.ApiServer) -> Iterator[ReplicaShell]:  # noqa: F811
+def shell(tmp_path_factory: pytest.TempPathFactory, api_server: apiserver.ApiServer) -> Iterator[ReplicaShell]:
     with postgresql.running() as postgres:
         one = ReplicaShell(tmp_path_factory.mktemp("user"), api_server, postgres.url(postgres.make()))
         try:

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 import pytest
 from tests import objectstores
 from tests.backends.kubernetes.testcluster import apiserver, kubelet
-from tests.backends.kubernetes.testcluster.apiserver import api_server  # noqa: F401  (a fixture)
 from tests.e2e import separate
 from tests.e2e.kubernetes import pods
 
@@ -27,7 +26,7 @@ def listed(shell: pods.PodShell) -> list[str]:
 @pytest.fixture
 def shell(
     tmp_path_factory: pytest.TempPathFactory,
-    api_server: apiserver.ApiServer,  # noqa: F811  (the fixture)
+    api_server: apiserver.ApiServer,
     bucket: objectstores.Bucket,
 ) -> Iterator[pods.PodShell]:
     with pods.opened(tmp_path_factory.mktemp("user"), api_server, bucket=bucket) as one:

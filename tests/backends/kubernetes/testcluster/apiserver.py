@@ -12,12 +12,12 @@ import os
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
-import pytest
 import yaml
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
@@ -132,6 +132,11 @@ class ApiServer:
             self._processes[name].wait(30)
         return self._processes[name].returncode is not None
 
+    def check(self, name: str) -> None:
+        """Fail with the last words of this program, if it has ended by itself."""
+        code = self._processes[name].poll()
+        assert code is None, f"{name} ended with {code}: {(self.folder / f'{name}.log').read_text()[-2000:]}"
+
     def pause(self, name: str) -> None:
         self._processes[name].send_signal(signal.SIGSTOP)
 
@@ -145,13 +150,13 @@ class ApiServer:
     def until_ready(self) -> None:
         deadline = time.monotonic() + PATIENCE_S
         while not self._is_ready():
-            for name, process in self._processes.items():
-                assert process.poll() is None, f"{name} ended: {(self.folder / f'{name}.log').read_text()[-2000:]}"
+            for name in self._processes:
+                self.check(name)
             assert time.monotonic() < deadline, (self.folder / "kube-apiserver.log").read_text()[-2000:]
             time.sleep(0.2)
 
     def kubeconfig(self, token: str = "admin-token", **cluster: object) -> Path:
-        """Write a kubeconfig of the user that has this token."""
+        """Write a kubeconfig of the user that has this token. A program that reads it meanwhile finds it whole."""
         path = self.folder / f"kubeconfig-{token}"
         trust = {"certificate-authority": str(self.folder / "certificates" / "apiserver.crt")}
         said = {
@@ -162,8 +167,9 @@ class ApiServer:
             "contexts": [{"name": "test", "context": {"cluster": "test", "user": "user", "namespace": "default"}}],
             "current-context": "test",
         }
-        path.write_text(yaml.safe_dump(said))
-        return path
+        with tempfile.NamedTemporaryFile("w", dir=self.folder, delete=False) as new:
+            yaml.safe_dump(said, new)
+        return Path(new.name).replace(path)
 
     def _is_ready(self) -> bool:
         headers = {"Authorization": "Bearer admin-token"}
@@ -209,10 +215,3 @@ def running(folder: Path) -> Iterator[ApiServer]:
 needed = needs.mark("Kubernetes API server", there=(ASSETS / "kube-apiserver").exists())
 
 scheduled = needs.mark("kube-scheduler", there=(ASSETS / "kube-scheduler").exists())
-
-
-@pytest.fixture(scope="session")
-def api_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    """One for all tests of a process that do not stop it. Each test has a namespace of its own."""
-    with running(tmp_path_factory.mktemp("kubernetes") / "server") as server:
-        yield server

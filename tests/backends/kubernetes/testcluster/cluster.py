@@ -205,8 +205,15 @@ class Cluster:
     async def until(self, holds: Callable[[], bool], what: str, patience_s: float = 120.0) -> None:
         deadline = time.monotonic() + patience_s
         while not holds():
+            self.check()
             assert time.monotonic() < deadline, f"waited for: {what}"
             await asyncio.sleep(0.02)
+
+    def check(self) -> None:
+        """Fail with the error that has ended the kubelet, if one has: nothing starts any more."""
+        for task in self._tasks:
+            if task.done():
+                task.result()
 
     def _wake(self) -> None:
         self._woken.set()
