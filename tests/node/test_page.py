@@ -40,9 +40,9 @@ def test_the_page_is_read_on_against_the_server_inside(site: Site, team: str) ->
     said = site.reads(rest, site.reader.clone)
     assert re.search(r"^ranks +COMPLETED ", said, re.MULTILINE), said
     assert re.search(r"^research .* 16 ", said, re.MULTILINE), said
-    (job,) = [one for one in site.json("ps", "--all")["items"] if one["name"] == "ranks"]
-    assert (job["owner"], job["pool"]) == ("ann", "default")
-    assert "this is rank 1 of 2" in site.do("logs", "ranks").stdout
+    (job,) = [one for one in site.json("ps", "--all")["items"] if (one["name"], one["owner"]) == ("ranks", "ann")]
+    assert job["pool"] == "default"
+    assert "this is rank 1 of 2" in site.do("logs", job["id"]).stdout
     assert [one["metadata"]["name"] for one in site.objects("oarlockjobs", "--namespace", team)] == []
 
 
