@@ -104,7 +104,10 @@ class Proxy:
         if fate == "forget":
             await found.read()
             return _broken(request)
-        answer = web.StreamResponse(status=found.status, headers={"Content-Type": found.content_type})
+        told = {"Content-Type": found.content_type}
+        if "Content-Encoding" in found.headers:  # a long answer is packed
+            told["Content-Encoding"] = found.headers["Content-Encoding"]
+        answer = web.StreamResponse(status=found.status, headers=told)
         await answer.prepare(request)
         async for chunk in found.content.iter_any():
             await answer.write(chunk)
