@@ -106,15 +106,14 @@ pictures: setup-dev  ## take the pictures of the pages in the documentation anew
 
 # KUBEBUILDER_ASSETS names the folder with kube-apiserver and etcd. Without them this fails: it is what it is for. So does, under CI, a
 # test that is skipped for a lack of this cluster. setup-envtest gets neither the stock scheduler nor the controllers: these must be
-# there only beside a kubelet, in a whole build of Kubernetes. The other tests of these folders run in `make test`. The folder with a
-# test of minutes is the first: at the end of a run, that test would leave the other workers idle.
+# there only beside a kubelet, in a whole build of Kubernetes. The other tests of these folders run in `make test`.
 whole_build := ,kube-scheduler,garbage collector
 test-kube: export TEST_NEEDS_MET ?= Kubernetes API server,custom objects$(if $(wildcard $(KUBEBUILDER_ASSETS)/kubelet),$(whole_build))
 test-kube: setup-dev  ## the Kubernetes backend against a real API server (KUBEBUILDER_ASSETS=folder)
 	@test -x "$${KUBEBUILDER_ASSETS:-/usr/local/kubebuilder/bin}/kube-apiserver" \
 	  || { echo "There is no kube-apiserver in KUBEBUILDER_ASSETS. tests/needs.py says how to get one." >&2; exit 1; }
 	$(BIN)/python -m pytest -m "needs(need='Kubernetes API server')" -n 4 --dist worksteal --timeout=900 \
-	  tests/e2e/kubernetes tests/api/customresources tests/backends/kubernetes $(ARGS)
+	  tests/backends/kubernetes tests/api/customresources tests/e2e/kubernetes $(ARGS)
 
 # KUBECONFIG names a cluster whose nodes have the images of tests/node/images.sh, and in which these tests may install. Without it this
 # fails: it is what it is for.
