@@ -286,8 +286,9 @@ class Session:
             self._reports.draw(self._event_file)
             self._reports.progress.ranks, self._reports.progress.straggler = self.world.world_size, None
             self._reports.event("round", number=self._membership.number, step=self.step, ranks=self.world.world_size)
-        goes = "stop" if self._stop == agreement.STOP else "go on"
-        self._say(f"round {self._membership.number}: {self.world.world_size} ranks {goes} after step {self.step}")
+        goes = "stops" if self._stop == agreement.STOP else "goes on"
+        size = self.world.world_size
+        self._say(f"round {self._membership.number}: training {goes} after step {self.step} (world size {size})")
 
     def _settle_step(self) -> None:
         for strategy in self._strategies:

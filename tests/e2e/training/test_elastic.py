@@ -183,18 +183,7 @@ def test_in_a_job_of_a_fixed_size_the_others_wait_for_the_successor_of_a_killed_
 @pytest.mark.long
 def test_a_gang_that_is_halted_while_it_waits_for_a_successor_saves_and_goes_on(shell: shells.Shell) -> None:
     """Its chief is dead, so that another one writes."""
-    shell.write("elastic.py", WAITS + SCRIPT)
-    diary, stop = Diary(shell.folder / "diary-waits"), shell.folder / "stop-waits"
-    shell.write(
-        "waits.yaml",
-        f"""
-        name: waits
-        command: python elastic.py {diary.folder} {stop}
-        roles: {{worker: {{count: 3, cpus: 0.3, on_failure: restart}}}}
-        """,
-    )
-    shell.do("submit", "waits.yaml")
-    shell.wait_for("waits", lambda one: rejoinable(one) == 3 and all(diary.of(each, 3) for each in "012"))
+    diary, stop = of_a_fixed_size(shell, "waits")
     os.kill(diary.of("0", 3) or 0, signal.SIGKILL)
     shell.wait_for("waits", lambda one: incarnations(one, "worker") == [2, 1, 1])
     shell.wait_for("waits", lambda _: "2 of 3 ranks wait" in shell.do("logs", "waits").stdout)
@@ -215,18 +204,7 @@ def test_a_gang_that_is_halted_while_it_waits_for_a_successor_saves_and_goes_on(
 @pytest.mark.long
 def test_new_bounds_decide_whether_the_others_wait_for_a_successor(shell: shells.Shell) -> None:
     """They hold from the next loss on. While a successor is awaited they cannot be changed."""
-    shell.write("elastic.py", WAITS + SCRIPT)
-    diary, stop = Diary(shell.folder / "diary-edited"), shell.folder / "stop-edited"
-    shell.write(
-        "edited.yaml",
-        f"""
-        name: edited
-        command: python elastic.py {diary.folder} {stop}
-        roles: {{worker: {{count: 3, cpus: 0.3, on_failure: restart}}}}
-        """,
-    )
-    shell.do("submit", "edited.yaml")
-    shell.wait_for("edited", lambda one: rejoinable(one) == 3 and all(diary.of(each, 3) for each in "012"))
+    diary, stop = of_a_fixed_size(shell, "edited")
     shell.do("set", "edited", "--min", "1")
     os.kill(diary.of("1", 3) or 0, signal.SIGKILL)
     shell.wait_for("edited", lambda _: all(diary.of(each, 2) for each in "02"))
@@ -318,6 +296,25 @@ def ends(shell: shells.Shell, diary: Diary, pids: set[int | None]) -> str:
         told = {name: task[name] for name in ("phase", "part", "incarnation", "lost_round", "exit", "last_end")}
         lines.append(f"{task['role']}-{task['index']}: {told}")
     return "\n".join([f"round {live['round']}, others: {set(diary.processes()) - pids}", *lines])
+
+
+def of_a_fixed_size(shell: shells.Shell, name: str) -> tuple[Diary, Path]:
+    """Start a job whose three workers wait for the successor of a lost one, which comes once a file permits it. Return
+    its diary and the file that ends it, once all train.
+    """
+    shell.write("elastic.py", WAITS + SCRIPT)
+    diary, stop = Diary(shell.folder / f"diary-{name}"), shell.folder / f"stop-{name}"
+    shell.write(
+        f"{name}.yaml",
+        f"""
+        name: {name}
+        command: python elastic.py {diary.folder} {stop}
+        roles: {{worker: {{count: 3, cpus: 0.3, on_failure: restart}}}}
+        """,
+    )
+    shell.do("submit", f"{name}.yaml")
+    shell.wait_for(name, lambda one: rejoinable(one) == 3 and all(diary.of(each, 3) for each in "012"))
+    return diary, stop
 
 
 def rejoinable(job: dict[str, Any]) -> int:
