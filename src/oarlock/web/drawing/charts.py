@@ -13,7 +13,7 @@ import msgspec
 
 from oarlock.client import answers
 from oarlock.display import amounts
-from oarlock.web.drawing import colours, curves
+from oarlock.web.drawing import curves
 
 WIDTH, HEIGHT = 320, 120
 
@@ -58,13 +58,11 @@ class Scale(msgspec.Struct, frozen=True):
 
 
 def charts(found: answers.Metrics) -> list[Chart]:
-    """Return a chart for each name, in the order of the names."""
-    by_name: dict[str, list[curves.Columns]] = {}
+    """Return a chart for each name, in the order of the names: of a line for each rank, or of one for many of them."""
+    by_name: dict[str, list[answers.Series]] = {}
     for one in found.series:
-        lines = by_name.setdefault(one.name, [])
-        look = {"colour": len(lines) % colours.COLOURS, "dash": len(lines) // colours.COLOURS % colours.DASHES}
-        lines.append(msgspec.structs.replace(curves.columns(one), **look))
-    return [chart for name in found.names if name in by_name for chart in of_lines(name, by_name[name])]
+        by_name.setdefault(one.name, []).append(one)
+    return [chart for name in found.names if name in by_name for chart in of_lines(name, curves.lines(by_name[name]))]
 
 
 def of_lines(name: str, lines: Sequence[curves.Columns]) -> list[Chart]:

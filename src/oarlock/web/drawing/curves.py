@@ -13,6 +13,12 @@ from typing import TypeGuard
 import msgspec
 
 from oarlock.client import answers
+from oarlock.web.drawing import colours
+
+MANY = 8
+"""With more ranks than that, their mean and range are drawn unless their lines are asked for."""
+
+MOST_LINES = 64
 
 
 class Columns(msgspec.Struct, frozen=True):
@@ -38,6 +44,19 @@ class Columns(msgspec.Struct, frozen=True):
     epochs: list[float | None] = []
     colour: int = 0
     dash: int = 0
+
+
+def lines(found: Sequence[answers.Series], ranks: str = "") -> list[Columns]:
+    """Return a line for each rank, at most `MOST_LINES`, or one for all of them, each with its look.
+
+    `ranks` is `lines`, `range` for one line, or empty for the choice by their number.
+    """
+    mean = ranks == "range" or (ranks != "lines" and len(found) > MANY)
+    drawn = [together(found)] if mean and len(found) > 1 else [columns(one) for one in found[:MOST_LINES]]
+    return [
+        msgspec.structs.replace(one, colour=place % colours.COLOURS, dash=place // colours.COLOURS % colours.DASHES)
+        for place, one in enumerate(drawn)
+    ]
 
 
 def columns(one: answers.Series) -> Columns:

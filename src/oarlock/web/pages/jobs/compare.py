@@ -142,18 +142,13 @@ async def _sheet(visit: visits.Visit, found: Sequence[jobs.Job], name: str) -> A
     try:
         yield _lines([("job", "id", "task", "process", "metric", "step", "time", "value", "least", "greatest")])
         for job in found:
-            most = max(1, min(POINTS_IN_FILE, ROWS_IN_FILE // _ranks(job)))
+            most = max(1, min(POINTS_IN_FILE, ROWS_IN_FILE // metrics.processes(job)))
             told = await visit.client.metrics(job.id, [name], points=most)
             yield await asyncio.to_thread(_lines, _points(job, told))
     except errors.OarlockError as error:
         yield _lines([[f"cut: {error.message}"]])
     finally:
         await visit.close()
-
-
-def _ranks(job: jobs.Job) -> int:
-    """Return the most processes that the job has at a time."""
-    return max(1, sum((role.max or role.count) * role.nproc for role in job.spec.roles.values()))
 
 
 def differences(found: Sequence[jobs.Job]) -> list[tuple[str, list[str]]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -16,7 +16,7 @@ from oarlock.display import amounts
 from oarlock.spec import bodies, jobfile, jobs
 from oarlock.web import routing
 from oarlock.web.access import visits
-from oarlock.web.drawing import charts, colours, curves
+from oarlock.web.drawing import charts, curves
 from oarlock.web.updates import topics
 
 MOST_NAMES = 2000
@@ -29,11 +29,7 @@ AXES = {
     "time": "time",
     "since": "hours since the start",
 }
-MANY = 8
-"""With more ranks than that, their mean and range are drawn unless their lines are asked for."""
-
-MOST_LINES = 64
-RANKS = {"": f"lines; the mean of more than {MANY}", "lines": "lines", "range": "mean and range"}
+RANKS = {"": f"lines; the mean of more than {curves.MANY}", "lines": "lines", "range": "mean and range"}
 REFRESH_S = 5
 """No event tells of numbers: a page of a running job looks for them."""
 
@@ -96,25 +92,16 @@ async def numbers(visit: visits.Visit) -> responses.Response:
 
 
 def _lines(found: Sequence[answers.Series], ranks: str, smoothing: float) -> list[curves.Columns]:
-    """Return the lines as the reader chose them: one for each rank, or one for all of them."""
-    mean = ranks == "range" or (ranks != "lines" and len(found) > MANY)
-    lines: Iterable[curves.Columns] = (
-        [curves.together(found)] if mean and len(found) > 1 else map(curves.columns, found[:MOST_LINES])
-    )
+    """Return the lines as the reader chose them, with their smoothed ones."""
     return [
-        msgspec.structs.replace(
-            one,
-            colour=place % colours.COLOURS,
-            dash=place // colours.COLOURS % colours.DASHES,
-            smooth=curves.smoothed(one, smoothing) if smoothing else [],
-        )
-        for place, one in enumerate(lines)
+        msgspec.structs.replace(one, smooth=curves.smoothed(one, smoothing) if smoothing else [])
+        for one in curves.lines(found, ranks)
     ]
 
 
 def _left_out(found: Sequence[answers.Series], lines: Sequence[curves.Columns]) -> int:
     """Return the number of ranks that have no line."""
-    return len(found) - len(lines) if len(lines) == MOST_LINES else 0
+    return len(found) - len(lines) if len(lines) == curves.MOST_LINES else 0
 
 
 def window(visit: visits.Visit) -> float:
@@ -132,6 +119,11 @@ async def resized(visit: visits.Visit, job: jobs.Job) -> list[float]:
         return []
     made = await visit.client.decisions(job.id)
     return [one.at for one in made.items if one.what in (bodies.What.RESIZED, bodies.What.MOVED)]
+
+
+def processes(job: jobs.Job) -> int:
+    """Return the most processes that the job has at a time: each may report every metric."""
+    return max(1, sum((role.max or role.count) * role.nproc for role in job.spec.roles.values()))
 
 
 async def epochs(visit: visits.Visit, job: str, names: Sequence[str], points: int) -> answers.Series | None:
