@@ -5,13 +5,18 @@ from __future__ import annotations
 import html
 import re
 import urllib.parse
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.data.metrics import test_metricfiles
 from tests.web import browsers
 
 from oarlock.data import storage
-from oarlock.spec import events, holdings, jobs
+from oarlock.data.metrics import metricfiles
+from oarlock.spec import attempts, events, holdings, jobs
+from oarlock.web.drawing import charts, colours
 
 NAMES = ["loss", *(f"layer/{number:04d}/<b>norm" for number in range(999))]
 
@@ -89,6 +94,64 @@ async def test_a_job_without_metrics_says_how_to_report_some(
     job = await measured(rig, monkeypatch, [])
     async with rig.browser("ann") as browser:
         assert "session.log" in (await browser.get(f"/jobs/{job.id}/metrics")).text
+
+
+STEPS, RANKS, SPIKE = 10_000, 3, 4321
+BAND = r'<polygon class="band series-(\d)" points="([^"]*)"'
+
+
+@pytest.fixture
+def stored(
+    rig: browsers.WebRig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[metricfiles.DirectoryMetrics]:
+    """Metrics as a server stores them."""
+    made = metricfiles.DirectoryMetrics(tmp_path / "metrics")
+    monkeypatch.setattr(rig.metrics, "series", made.series)
+    monkeypatch.setattr(rig.metrics, "names", made.names)
+    yield made
+    made.close()
+
+
+async def reported(stored: metricfiles.DirectoryMetrics, job: jobs.Job, *spikes: int) -> None:
+    """Let each rank have reported a flat loss: the first one with a spike, if there is one, then so on."""
+    for rank, spike in enumerate(spikes):
+        rows = (test_metricfiles.row(1, step, 9.0 if step == spike else 1.0) for step in range(STEPS))
+        key = attempts.TaskKey(job.id, 1, "worker", rank, 1)
+        await stored.append(key, 0, 0, test_metricfiles.schema(1, "loss") + b"".join(rows))
+
+
+@pytest.mark.parametrize(
+    ("path", "bands", "colour"),
+    [
+        ("/jobs/{job}?sections=metrics", RANKS, 1),
+        ("/jobs/{job}/metrics?name=loss", RANKS, 1),
+        ("/jobs/{job}/metrics?name=loss&ranks=range", 1, 0),
+        ("/compare?job={job}&job={other}&name=loss", 2, None),
+    ],
+)
+async def test_no_spike_of_any_rank_is_lost_without_a_script(
+    rig: browsers.WebRig, stored: metricfiles.DirectoryMetrics, path: str, bands: int, colour: int | None
+) -> None:
+    """A drawn point stands for many: the line itself passes the spike by."""
+    job, other = [await rig.launch(await rig.submit("ann", name=name)) for name in ("spiked", "flat")]
+    await reported(stored, job, -1, SPIKE, -1)
+    await reported(stored, other, -1)
+    async with rig.browser("ann") as browser:
+        page = (await browser.get(path.format(job=job.id, other=other.id))).text
+    browsers.elements(page)
+    drawn = [
+        (int(number), [tuple(map(float, point.split(","))) for point in points.split()])
+        for number, points in re.findall(BAND, page)
+    ]
+    assert len(drawn) == bands
+    reaching = [(number, points) for number, points in drawn if min(y for _, y in points) == 0]
+    ((number, points),) = reaching
+    assert number == (colours.of(job.id) if colour is None else colour)
+    across = [x for x, y in points if y == 0]
+    assert across == pytest.approx([SPIKE / (STEPS - 1) * charts.WIDTH] * len(across), abs=charts.WIDTH / 200)
+    lines = re.findall(r'<polyline[^>]* points="([^"]*)"', page)
+    assert all(float(point.split(",")[1]) > 0 for line in lines for point in line.split()), "the lines are flat"
+    assert page.rindex("<polygon") < page.index("<polyline"), "no band covers a line"
 
 
 MANY = [

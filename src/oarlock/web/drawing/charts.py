@@ -1,4 +1,4 @@
-"""Charts as SVG: a line with the band from the least to the greatest of its thinned points, so that no spike is lost.
+"""Charts as SVG: lines, each with the band from the least to the greatest of its thinned points: no spike is lost.
 
 Coordinates are numbers in attributes, which the content policy allows; colours are classes of the style sheet. Pure.
 """
@@ -16,6 +16,8 @@ from oarlock.display import amounts
 from oarlock.web.drawing import curves
 
 WIDTH, HEIGHT = 320, 120
+NARROW = 2.0
+"""The width of the band of a single point."""
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -75,7 +77,7 @@ def of_lines(name: str, lines: Sequence[curves.Columns]) -> list[Chart]:
     return [
         Chart(
             name=name,
-            lines=tuple(_line(one, across, up, alone=len(lines) == 1) for one in lines),
+            lines=tuple(_line(one, across, up) for one in lines),
             low=amounts.number(up.least),
             high=amounts.number(up.greatest),
             first=f"{min(steps):,}",
@@ -94,14 +96,14 @@ def sparkline(values: Sequence[float], width: int = 120, height: int = 24) -> st
     return " ".join(f"{across.at(place):.1f},{height - 1 - up.at(value):.1f}" for place, value in enumerate(finite))
 
 
-def _line(one: curves.Columns, across: Scale, up: Scale, *, alone: bool) -> Line:
+def _line(one: curves.Columns, across: Scale, up: Scale) -> Line:
     told = [value for value in one.values if value is not None]
     return Line(
         label=one.label,
         paths=tuple(_runs(one.steps, one.values, across, up)),
         smooth=tuple(_runs(one.steps, one.smooth, across, up)) if one.smooth else (),
         gaps=tuple(f"{across.at(step):.1f}" for step in one.gaps),
-        band=_band(one, across, up) if alone else "",
+        band=_band(one, across, up),
         colour=one.colour,
         dash=one.dash,
         last=amounts.number(told[-1]) if told else "NaN",
@@ -122,14 +124,18 @@ def _runs(steps: Sequence[int], values: Sequence[float | None], across: Scale, u
 
 
 def _band(one: curves.Columns, across: Scale, up: Scale) -> str:
+    """Return the polygon of the band. A point that stands for an infinite value has the finite ones of its ends."""
     ends = [
-        (step, low, high)
-        for step, low, high in zip(one.steps, one.low, one.high, strict=False)
-        if _finite(low) and _finite(high)
+        (across.at(step), up.at(min(told)), up.at(max(told)))
+        for step, *values in zip(one.steps, one.low, one.values, one.high, strict=False)
+        if (told := [value for value in values if _finite(value)])
     ]
-    over = [f"{across.at(step):.1f},{HEIGHT - up.at(high):.1f}" for step, _, high in ends]
-    under = [f"{across.at(step):.1f},{HEIGHT - up.at(low):.1f}" for step, low, _ in reversed(ends)]
-    return " ".join(over + under) if len(ends) > 1 else ""
+    if len(ends) == 1:  # a point alone has a width, too
+        (x, low, high), half = ends[0], NARROW / 2
+        ends = [(x - half, low, high), (x + half, low, high)]
+    over = [f"{x:.1f},{HEIGHT - high:.1f}" for x, _, high in ends]
+    under = [f"{x:.1f},{HEIGHT - low:.1f}" for x, low, _ in reversed(ends)]
+    return " ".join(over + under)
 
 
 def _finite(value: float | None) -> TypeGuard[float]:
