@@ -12,7 +12,7 @@ from tests.api.cluster import test_history
 from tests.api.jobs import test_outlook
 from tests.web import browsers
 
-from oarlock.spec import bodies, holdings
+from oarlock.spec import bodies, holdings, phases
 from oarlock.spec.cluster import nodes
 from oarlock.web.drawing import clustermap
 
@@ -45,10 +45,11 @@ async def test_each_device_tells_its_holder_and_the_bars_tell_the_rest(
     ), cells[0]
     assert cells[1] == "GPU 1: idle"
     assert any(
-        re.fullmatch(r"before \(ann, default\), since 2023-11-14 22:13 UTC, until 2023-11-14 22:23 UTC", one)
+        re.fullmatch(r"before \(ann, default\), since 2023-11-14 22:13 UTC, until 2023-11-14 22:23 UTC, COMPLETED", one)
         for one in titles(found, "held")
     )
     assert any(one.startswith("theirs") for one in titles(found, "forecast"))
+    assert (await page(rig, "/cluster?colour=phase")).count('<rect class="held green"') == 1, "the past one"
     table = found[found.index('id="jobs"') :]
     assert "next</a>" in table, "the reader's own job is a link"
     assert "theirs</a>" not in table, "another's is its name"
@@ -147,9 +148,11 @@ NODE = nodes.Node(
 )
 
 
-def held(name: str, devices: tuple[int, ...], first: float, last: float | None) -> bodies.HeldBefore:
-    places = (bodies.Place("n", devices),)
-    return bodies.HeldBefore(user="ann", pool="p", name=name, attempt=1, started_at=first, ended_at=last, places=places)
+def held(
+    name: str, devices: tuple[int, ...], first: float, last: float | None, outcome: phases.Phase | None = None
+) -> bodies.HeldBefore:
+    where = {"user": "ann", "pool": "p", "places": (bodies.Place("n", devices),)}
+    return bodies.HeldBefore(name=name, attempt=1, started_at=first, ended_at=last, outcome=outcome, **where)
 
 
 def row(*past: bodies.HeldBefore, by: str = "job", **facts: Any) -> clustermap.Row:
@@ -211,6 +214,26 @@ def test_a_job_keeps_its_colour_and_a_phase_has_its_own() -> None:
     assert one.cells[0].colour == other.cells[1].colour
     phased = row(held("a", (0,), 10, None), by="phase", phases={("ann", "p", "a"): "PROCESSING"})
     assert phased.cells[0].colour == "blue"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "colour", "word"),
+    [
+        (phases.Phase.COMPLETED, "green", "COMPLETED"),
+        (phases.Phase.FAILED, "red", "FAILED"),
+        (phases.Phase.CANCELED, "violet", "CANCELED"),
+        (phases.Phase.HALTED, "violet", "HALTED"),
+        (phases.Phase.QUEUED, "amber", "QUEUED again"),
+    ],
+)
+def test_a_past_attempt_has_the_colour_of_its_outcome(outcome: phases.Phase, colour: str, word: str) -> None:
+    """The job runs again meanwhile: its present phase is not that of its past."""
+    past = held("a", (0,), 10, 50, outcome)
+    found = row(past, held("a", (1,), 60, None), by="phase", phases={("ann", "p", "a"): "PROCESSING"})
+    assert [(one.colour, one.title.partition(", until ")[2]) for one in found.bars] == [
+        (colour, f"50, {word}"),
+        ("blue", ""),
+    ]
 
 
 def test_devices_that_are_alike_are_one_element() -> None:
