@@ -15,6 +15,7 @@ from tests.web import browsers
 from oarlock.spec import bodies, holdings, phases
 from oarlock.spec.cluster import nodes
 from oarlock.web.drawing import clustermap
+from oarlock.web.pages.cluster import cluster
 
 
 async def page(rig: browsers.WebRig, path: str, who: str = "ann") -> str:
@@ -98,6 +99,41 @@ async def test_a_thousand_nodes_are_grouped_and_no_node_is_left_out_in_silence(r
     named = await page(rig, "/cluster?group=none&node=n99")
     assert named.count('<svg class="gantt"') == 11, "n99, n990 to n999"
     assert "No node has this name" in await page(rig, "/cluster?node=nowhere")
+
+
+HOSTILE = ['r" onload="x', "r 1", "r-1", "r\u202e1", "r" * 500, "r" * 501, "", "../r", "\ud800"]
+
+
+async def test_a_group_keeps_its_id_and_its_table_whatever_comes_beside_it(rig: browsers.WebRig) -> None:
+    """An open page keeps what its reader has folded by the ids."""
+
+    async def shown(*racks: str) -> dict[str, str]:
+        """The ids by the names of the groups."""
+        await rig.store.write(
+            lambda tx: [
+                tx.put_node(nodes.Node(name=f"n-{rack}", capacity=holdings.Resources(1000), domains={"rack": rack}))
+                for rack in racks
+            ]
+        )
+        found = await page(rig, "/cluster?group=rack")
+        ids = re.findall(r'<details id="([^"]*)"[^>]*><summary>([^:]*):', found)
+        for one, _ in ids:
+            assert f'<table data-table="{one}"' in found
+        return {name: one for one, name in ids}
+
+    before = await shown("r5", "r7")
+    after = await shown("a0", "r6", "r50")
+    assert {name: after[name] for name in before} == before
+    assert (before["r5"], after["r50"]) == ("group-r5", "group-r50")
+    async with rig.browser("ann") as browser:
+        told = (await browser.get("/cluster?group=rack&csv=group-r5")).text
+    assert [line.partition(",")[0] for line in told.splitlines()] == ["Node", "n-r5"]
+
+
+def test_ids_of_groups_are_safe_short_and_distinct() -> None:
+    found = [cluster._id(name) for name in HOSTILE]
+    assert len(set(found)) == len(HOSTILE)
+    assert all(re.fullmatch(r"group-[A-Za-z0-9._~-]{0,100}", one) for one in found)
 
 
 NODE_LINK = r'<th scope="row"><a href="/cluster[^"]*#node">([^<]*)</a>'
