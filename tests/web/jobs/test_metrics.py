@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.data.metrics import test_metricfiles
 from tests.web import browsers
@@ -202,6 +203,43 @@ async def test_the_times_at_which_an_attempt_got_other_workers(
             assert [one["resized"] for one in told["series"]] == [resized]
         told = (await browser.get(f"/jobs/{still.id}/metrics/numbers?name=loss&first=0&last=9")).json()
         assert told["series"][0]["resized"] == []
+
+
+async def test_restarts_and_resizes_are_marked_without_a_script(
+    rig: browsers.WebRig, stored: metricfiles.DirectoryMetrics
+) -> None:
+    job = await rig.launch(await rig.submit_elastic(name="grows"))
+    other = await rig.launch(await rig.submit("ann", name="still"))
+    begun = rig.clock.now
+    rig.clock.now += 10
+    job = await rig.happen(job.id, events.Reshaped(attempt=1, round=1, held=holdings.Resources(2000, 0, 0)))
+    (first,) = job.attempts
+    ended = msgspec.structs.replace(first, ended_at=begun + 20)
+    again = msgspec.structs.replace(first, number=2, started_at=begun + 30)
+    rig.store._state._jobs[job.id] = msgspec.structs.replace(job, attempts=(ended, again))
+    for one, ranks in ((job, 2), (other, 1)):
+        for rank in range(ranks):
+            rows = (test_metricfiles.row(1, step, 1.0 / (step + 1), at=begun + step) for step in range(41))
+            key = attempts.TaskKey(one.id, 1, "worker", rank, 1)
+            await stored.append(key, 0, 0, test_metricfiles.schema(1, "loss") + b"".join(rows))
+    series = f"series-{colours.of(job.id)}"
+    async with rig.browser("ann") as browser:
+        for path, colour in (
+            (f"/jobs/{job.id}?sections=metrics", "violet"),
+            (f"/jobs/{job.id}/metrics?name=loss", "violet"),
+            (f"/compare?job={job.id}&job={other.id}&name=loss", series),
+        ):
+            page = (await browser.get(path)).text
+            browsers.elements(page)
+            assert re.findall(r'<line class="(re\w+) ([^"]*)" x1="([\d.]+)"', page) == [
+                ("restart", colour, "240.0"),
+                ("resize", colour, "80.0"),
+            ], "once, although two ranks have them"
+            assert "1 restart, 1 change of the number of workers" in page
+            assert "Dashed lines mark restarts" in page
+        page = (await browser.get(f"/jobs/{other.id}?sections=metrics")).text
+        assert '<line class="re' not in page
+        assert "Dashed lines mark" not in page
 
 
 @pytest.mark.parametrize("asked", ["", "0", "-1", "nan", "inf", "many", "1e99"])

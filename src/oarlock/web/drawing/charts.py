@@ -37,16 +37,32 @@ class Line(msgspec.Struct, frozen=True):
     gaps: tuple[str, ...] = ()
 
 
+class Mark(msgspec.Struct, frozen=True):
+    """A place at which an attempt began (`restart`), or got another number of workers (`resize`).
+
+    `colour` is a class of the style sheet.
+    """
+
+    kind: str
+    x: str
+    colour: str
+
+
 class Chart(msgspec.Struct, frozen=True):
     """A metric of all its tasks on one pair of scales."""
 
     name: str
     lines: tuple[Line, ...]
+    marks: tuple[Mark, ...]
     low: str
     high: str
     first: str
     last: str
     points: int
+
+    def marked(self, kind: str) -> int:
+        """Return how many marks of a kind there are."""
+        return sum(one.kind == kind for one in self.marks)
 
 
 class Scale(msgspec.Struct, frozen=True):
@@ -59,16 +75,28 @@ class Scale(msgspec.Struct, frozen=True):
         return (value - self.least) / span * self.length if span > 0 else self.length / 2
 
 
-def charts(found: answers.Metrics) -> list[Chart]:
-    """Return a chart for each name, in the order of the names: of a line for each rank, or of one for many of them."""
+def charts(found: answers.Metrics, starts: Sequence[float] = (), resized: Sequence[float] = ()) -> list[Chart]:
+    """Return a chart for each name, in the order of the names: of a line for each rank, or of one for many of them.
+
+    `starts` and `resized` are the times that are marked.
+    """
     by_name: dict[str, list[answers.Series]] = {}
     for one in found.series:
         by_name.setdefault(one.name, []).append(one)
-    return [chart for name in found.names if name in by_name for chart in of_lines(name, curves.lines(by_name[name]))]
+    marks = {"starts": list(starts), "resized": list(resized)}
+    drawn = {
+        name: [msgspec.structs.replace(one, **marks) for one in curves.lines(by_name[name])]
+        for name in found.names
+        if name in by_name
+    }
+    return [chart for name, lines in drawn.items() for chart in of_lines(name, lines)]
 
 
-def of_lines(name: str, lines: Sequence[curves.Columns]) -> list[Chart]:
-    """Return the chart of the lines, none where no value is finite."""
+def of_lines(name: str, lines: Sequence[curves.Columns], *, apart: bool = False) -> list[Chart]:
+    """Return the chart of the lines, none where no value is finite.
+
+    The marks of lines that stand `apart`, as those of several jobs do, have the colours of their lines.
+    """
     steps = [step for one in lines for step in one.steps]
     values = [value for one in lines for value in (*one.values, *one.low, *one.high) if _finite(value)]
     if not steps or not values:
@@ -78,6 +106,7 @@ def of_lines(name: str, lines: Sequence[curves.Columns]) -> list[Chart]:
         Chart(
             name=name,
             lines=tuple(_line(one, across, up) for one in lines),
+            marks=tuple(dict.fromkeys(mark for one in lines for mark in _marks(one, across, apart=apart))),
             low=amounts.number(up.least),
             high=amounts.number(up.greatest),
             first=f"{min(steps):,}",
@@ -108,6 +137,15 @@ def _line(one: curves.Columns, across: Scale, up: Scale) -> Line:
         dash=one.dash,
         last=amounts.number(told[-1]) if told else "NaN",
     )
+
+
+def _marks(one: curves.Columns, across: Scale, *, apart: bool) -> Iterator[Mark]:
+    """Yield a mark at the first point after each time. The start of the first attempt has none."""
+    for kind, moments in (("restart", one.starts[1:]), ("resize", one.resized)):
+        for moment in moments:
+            step = next((step for step, at in zip(one.steps, one.at, strict=True) if at >= moment), None)
+            if step is not None:
+                yield Mark(kind, f"{across.at(step):.1f}", f"series-{one.colour}" if apart else "violet")
 
 
 def _runs(steps: Sequence[int], values: Sequence[float | None], across: Scale, up: Scale) -> Iterator[str]:

@@ -275,7 +275,8 @@ async def _drawn(visit: visits.Visit, found: Sequence[jobs.Job]) -> list[charts.
     drawn = []
     for name in visit.query.get("name", [])[: metrics.MOST_DRAWN]:
         lines = await asyncio.gather(*(_line(visit, job, name) for job in found))
-        drawn += await asyncio.to_thread(charts.of_lines, name, [one for one in lines if one.steps])
+        shown = [one for one in lines if one.steps]
+        drawn += await asyncio.to_thread(charts.of_lines, name, shown, apart=True)
     return drawn
 
 

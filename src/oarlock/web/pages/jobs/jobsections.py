@@ -72,10 +72,13 @@ async def _metrics(visit: visits.Visit, job: jobs.Job) -> dict[str, Any]:
         names = sorted(await visit.client.metric_names(job.id), key=lambda name: (name != "loss", name))
         count, points = _extent(metrics.processes(job), len(names))
         found = await visit.client.metrics(job.id, names[:count], points=points) if names else answers.Metrics()
+        marks = await metrics.marks(visit, job)
     except errors.OarlockError:
-        return {"charts": [], "hidden": 0}
+        return {"charts": [], "marked": False, "hidden": 0}
     told = msgspec.structs.replace(found, names=tuple(names[:count]))
-    return {"charts": await asyncio.to_thread(charts.charts, told), "hidden": len(names) - count}
+    drawn = await asyncio.to_thread(charts.charts, told, **marks)
+    marked = any(one.marks or any(line.gaps for line in one.lines) for one in drawn)
+    return {"charts": drawn, "marked": marked, "hidden": len(names) - count}
 
 
 def _extent(ranks: int, names: int) -> tuple[int, int]:

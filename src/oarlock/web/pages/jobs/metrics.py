@@ -51,6 +51,8 @@ async def show(visit: visits.Visit) -> routing.Filled:
     text, only = visit.asked("q"), visit.query.get("name", [])[:MOST_DRAWN]
     found = [name for name in names if text.casefold() in name.casefold()]
     drawn = [await visit.client.metrics(job.id, [name], points=POINTS) for name in only]  # one after the other
+    marked = await marks(visit, job) if only else {}
+    look = (visit.asked("ranks"), window(visit))
     return routing.Filled(
         template="jobs/metrics.html",
         facts={
@@ -60,7 +62,7 @@ async def show(visit: visits.Visit) -> routing.Filled:
             "total": len(names),
             "found": len(found),
             "hidden": max(0, len(found) - MOST_NAMES),
-            **await asyncio.to_thread(_drawn, drawn, tuple(only), visit.asked("ranks"), window(visit)),
+            **await asyncio.to_thread(_drawn, drawn, tuple(only), *look, marked),
             "chosen": {"q": text, **{name: visit.asked(name) for name in ("ranks", *LOOKS)}},
             "axes": AXES,
             "ranks": RANKS,
@@ -78,12 +80,12 @@ async def numbers(visit: visits.Visit) -> responses.Response:
     name = visit.asked("name")  # without one the API would answer with all series
     found = await visit.client.metrics(job.id, [name], points=POINTS, steps=steps) if name else answers.Metrics()
     told = await epochs(visit, job.id, found.names, POINTS)
-    marks = {"starts": [one.started_at for one in job.attempts], "resized": await resized(visit, job)}
+    marked = await marks(visit, job)
     ranks, smoothing = visit.asked("ranks"), window(visit)
 
     def encoded() -> bytes:
         series = [
-            msgspec.structs.replace(one, epochs=curves.along(told, one.steps), **marks)
+            msgspec.structs.replace(one, epochs=curves.along(told, one.steps), **marked)
             for one in _lines(found.series, ranks, smoothing)
         ]
         return msgspec.json.encode(Numbers(series, _left_out(found.series, series)))
@@ -113,6 +115,11 @@ def window(visit: visits.Visit) -> float:
     return asked if 0 < asked <= MOST_WINDOW else 0.0
 
 
+async def marks(visit: visits.Visit, job: jobs.Job) -> dict[str, list[float]]:
+    """Return the times that a chart marks: those at which attempts began, or got another number of workers."""
+    return {"starts": [one.started_at for one in job.attempts], "resized": await resized(visit, job)}
+
+
 async def resized(visit: visits.Visit, job: jobs.Job) -> list[float]:
     """Return the times at which a running attempt got another number of workers."""
     if not jobfile.reshapes(job.spec):
@@ -135,11 +142,17 @@ async def epochs(visit: visits.Visit, job: str, names: Sequence[str], points: in
     return next(iter(found.series), None)
 
 
-def _drawn(drawn: Sequence[answers.Metrics], only: Sequence[str], ranks: str, smoothing: float) -> dict[str, Any]:
+def _drawn(
+    drawn: Sequence[answers.Metrics],
+    only: Sequence[str],
+    ranks: str,
+    smoothing: float,
+    marked: dict[str, list[float]],
+) -> dict[str, Any]:
     """Return the charts and the table of single metrics."""
     found, left_out = [], 0
     for name, told in zip(only, drawn, strict=True):
-        lines = _lines(told.series, ranks, smoothing)
+        lines = [msgspec.structs.replace(one, **marked) for one in _lines(told.series, ranks, smoothing)]
         found += charts.of_lines(name, lines)
         left_out = max(left_out, _left_out(told.series, lines))
     return {"charts": found, "left_out": left_out, "table": [_summary(one) for told in drawn for one in told.series]}
