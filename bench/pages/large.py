@@ -151,7 +151,10 @@ def _measure(server: servers.Server, name: str, names: int, steps: int) -> None:
 
 
 def nodes() -> list[table.Row]:
-    """Open the map of a thousand nodes with eight devices each, and change it. The page draws the first nodes alone."""
+    """Open the map of a thousand nodes with eight devices each, and change it.
+
+    The page draws the first nodes alone, and its rows say how many.
+    """
     flags = ("--virtual-nodes", str(NODES), "--virtual-gpus", str(GPUS))
     with stage.server(0, *flags) as server, stage.browser() as browser, browser.context(server) as context:
         for number in range(HOLDING):
@@ -164,10 +167,9 @@ def nodes() -> list[table.Row]:
         cost = processes.cpu_s(server.pid) - before
         times = visit.times()
         drawn = visit.page.locator("table.map tbody tr").count()
-        detail = f"{drawn} of {NODES:,} nodes are drawn first; "
-        detail += f"{visit.wire_bytes / 1000:.0f} kB; {times['elements']:,} elements; "
+        detail = f"{visit.wire_bytes / 1000:.0f} kB; {times['elements']:,} elements; "
         detail += f"server {1000 * cost:.0f} ms; long tasks {times['tasks']:.0f} ms"
-        what = f"map of {NODES:,} nodes x {GPUS}"
+        what = f"map of {NODES:,} nodes x {GPUS}, of which the first {drawn} are drawn"
         changes = [_change(visit, server, f"more-{number}") for number in range(CHANGES)]
         return [
             stage.row(what, taken, "s", 1, detail),

@@ -8,11 +8,12 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests import marks
 from tests.api.cluster import test_history
 from tests.api.jobs import test_outlook
 from tests.web import browsers
 
-from oarlock.spec import bodies, holdings, phases
+from oarlock.spec import bodies, events, holdings, phases
 from oarlock.spec.cluster import nodes
 from oarlock.web.drawing import clustermap
 from oarlock.web.pages.cluster import cluster
@@ -99,6 +100,69 @@ async def test_a_thousand_nodes_are_grouped_and_no_node_is_left_out_in_silence(r
     named = await page(rig, "/cluster?group=none&node=n99")
     assert named.count('<svg class="gantt"') == 11, "n99, n990 to n999"
     assert "No node has this name" in await page(rig, "/cluster?node=nowhere")
+
+
+MANY, GPUS = 10_000, 8
+
+
+def many_nodes(racks: int) -> list[nodes.Node]:
+    """Ten thousand nodes with eight GPUs each, dealt out to racks; node 507 is not ready."""
+    lost = {"ready": False, "reason": "no contact"}
+    return [
+        nodes.Node(
+            name=f"n{number:05d}",
+            capacity=holdings.Resources(64_000, 512 << 30, GPUS),
+            devices=tuple(nodes.Device(index=index, type="h100") for index in range(GPUS)),
+            ports=(20000, 29999),
+            domains={"rack": f"r{number % racks:04d}"},
+            **(lost if number == 507 else {}),
+        )
+        for number in range(MANY)
+    ]
+
+
+@pytest.mark.parametrize("racks", marks.long_except([100], [100, 1250]))
+async def test_ten_thousand_nodes_with_devices_fold_with_the_right_sums(rig: browsers.WebRig, racks: int) -> None:
+    await rig.store.write(lambda tx: [tx.put_node(one) for one in many_nodes(racks)])
+    job = await rig.submit("ann", name="wide", roles={"worker": {"count": 3, "gpus": GPUS}})
+    on = (7, 7 + racks, 42)  # two in rack 7, one in rack 42
+    claims = tuple(
+        holdings.Holding(
+            job=job.id,
+            attempt=1,
+            role="worker",
+            index=index,
+            node=f"n{number:05d}",
+            amount=holdings.Resources(1000, 0, GPUS),
+            devices=tuple(range(GPUS)),
+            ports=(20000, 20001),
+        )
+        for index, number in enumerate(on)
+    )
+    await rig.happen(job.id, events.Admitted(attempt=1, holdings=claims), events.Launched(attempt=1))
+    await rig.store.write(lambda tx: tx.hold(claims))
+    rig.clock.now += 60
+    each, lost = MANY // racks, f"r{507 % racks:04d}"
+    async with rig.browser("ann") as browser:
+        found = (await browser.get("/cluster?group=rack")).text
+        told = re.findall(r'<details id="group-(r\d+)"( open)?><summary>r\d+: (.*?)</summary>', found)
+        sums = {rack: words for rack, _, words in told}
+        ready = {rack: each - (rack == lost) for rack in sums}
+        used = {"r0007": 2 * GPUS, "r0042": GPUS}
+        assert len(sums) == racks
+        part = re.compile(r"; nodes .*")
+        assert {rack: part.sub("", words) for rack, words in sums.items()} == {
+            rack: f"{each} nodes, {ready[rack]} ready, {used.get(rack, 0)} of {each * GPUS} GPUs held" for rack in sums
+        }
+        opened = [rack for rack, shown, _ in told if shown]
+        assert len(opened) == 200 // each, "the others are folded"
+        assert found.count('<svg class="gantt"') == 200
+        assert len(found) < 1_000_000
+        inner = await page(rig, "/cluster?group=rack&in=r0042")
+        assert inner.count('<svg class="gantt"') == each
+        (title,) = titles(inner[: inner.index('id="jobs"')], "held")[:1]
+        assert title.startswith("GPU 0 to 7: wide (ann, default), since")
+        assert titles(await page(rig, f"/cluster?group=rack&in={lost}"), "closed") == ["GPU 0 to 7: no contact"]
 
 
 HOSTILE = ['r" onload="x', "r 1", "r-1", "r\u202e1", "r" * 500, "r" * 501, "", "../r", "\ud800"]
