@@ -206,9 +206,13 @@ def _flags(search: tasklogs.LogSearch) -> dict[str, Any]:
 
 
 def metrics(
-    name: str, names: Sequence[str] = (), points: int | None = None, steps: tuple[int | None, int | None] = (None, None)
+    name: str,
+    names: Sequence[str] = (),
+    points: int | None = None,
+    steps: tuple[int | None, int | None] = (None, None),
+    ranks: int | None = None,
 ) -> Request[answers.Metrics]:
-    query = _query(name=tuple(names), points=points, first_step=steps[0], last_step=steps[1])
+    query = _query(name=tuple(names), points=points, first_step=steps[0], last_step=steps[1], ranks=ranks)
     return Request(method="GET", path=_job(name, "/metrics"), answer=answers.Metrics, query=query)
 
 

@@ -213,9 +213,18 @@ class Metrics(Protocol):
     async def names(self, job: str) -> list[str]: ...
 
     async def series(
-        self, job: str, names: list[str] | None = None, *, points: int = 500, steps: tuple[int, int] = ALL_STEPS
+        self,
+        job: str,
+        names: list[str] | None = None,
+        *,
+        points: int = 500,
+        steps: tuple[int, int] = ALL_STEPS,
+        ranks: int | None = None,
     ) -> list[Series]:
-        """Return the thinned series of these names, of the steps from the first to the last of `steps`."""
+        """Return the thinned series of these names, of the steps from the first to the last of `steps`.
+
+        They are ordered by task, process and name; `ranks` is the most of each name, from the first.
+        """
         ...
 
     async def news(self, job: str, after: str = "", *, points: int = 10_000, group: int = 0) -> News:

@@ -57,7 +57,7 @@ def released(job: jobs.Job, live: attempts.Attempt, now: float) -> jobs.Job:
     own = retries.spends_restart(verdict.cause)
     spent = own and phase is not phases.Phase.FAILED
     failures = _platform_failures(job, live, verdict)
-    ended = msgspec.structs.replace(live, verdict=verdict, ended_at=now)
+    ended = msgspec.structs.replace(live, verdict=verdict, ended_at=now, led_to=phase)
     intent = job.intent if phase is not phases.Phase.QUEUED else intents.Intent.RUN
     for_others = verdict.cause is Cause.STOPPED and job.intent in OF_THE_SCHEDULER
     return msgspec.structs.replace(

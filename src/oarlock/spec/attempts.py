@@ -252,6 +252,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     no_restart: str = ""  # why no attempt follows although `max_restarts` leaves one
     verdict: Verdict | None = None
     ended_at: float | None = None
+    led_to: phases.Phase | None = None  # the job's phase after its end; None: not ended, or not recorded
     offered_step: int | None = None  # of the best checkpoint that was visible when it began
     restore_step: int | None = None  # from which its processes really went on, as they said; None: they have not
     checkpoint_step: int | None = None  # of the newest checkpoint that it made
@@ -274,6 +275,11 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
         """Return the cost until `now`, or until the end: devices are paid for from launch to release."""
         end = now if self.ended_at is None else self.ended_at
         return self.spent.cost + self.price_per_h * max(0.0, end - self.held_since) / 3600
+
+    @property
+    def failed(self) -> bool:
+        """Whether it ended otherwise than well or by our own stop."""
+        return self.verdict is not None and self.verdict.cause not in (Cause.SUCCEEDED, Cause.STOPPED)
 
     @property
     def held_since(self) -> float:

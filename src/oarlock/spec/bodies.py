@@ -299,12 +299,17 @@ class Forecasts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HeldBefore(Tenant, frozen=True, kw_only=True):
-    """One attempt of a job with its places. Times are Unix seconds; `ended_at` is None while it holds them."""
+    """One attempt of a job with its places. Times are Unix seconds; `ended_at` is None while it holds them.
+
+    `outcome` is COMPLETED, FAILED, CANCELED or HALTED, or QUEUED where the attempt was stopped and the job waited
+    again, as after a preemption; None while it runs.
+    """
 
     attempt: int
     started_at: float
     ended_at: float | None
     places: tuple[Place, ...]
+    outcome: phases.Phase | None = None
 
 
 class History(msgspec.Struct, frozen=True, kw_only=True):

@@ -104,6 +104,21 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         live = self.live
         return self.cost + (live.cost_at(now) if live is not None else 0.0)
 
+    def outcome(self, attempt: Attempt) -> phases.Phase | None:
+        """Return how an attempt ended, None while it runs.
+
+        FAILED also where the job started again; QUEUED where it was stopped and the job waited again, as after a
+        preemption or a resize.
+        """
+        if attempt.ended_at is None:
+            return None
+        if attempt.failed:
+            return phases.Phase.FAILED
+        if attempt.led_to is not None:
+            return attempt.led_to
+        last = self.attempts[-1].number == attempt.number
+        return self.phase if last and self.phase in phases.TERMINAL | {phases.Phase.HALTED} else phases.Phase.QUEUED
+
     @property
     def terminal(self) -> bool:
         return self.phase in phases.TERMINAL

@@ -9,7 +9,7 @@ import pytest
 from tests.api import rig as rigs
 from tests.api.jobs import test_outlook
 
-from oarlock.spec import jobs
+from oarlock.spec import attempts, events, intents, jobs
 from oarlock.spec.access import privacy
 from oarlock.store import stores
 
@@ -29,8 +29,13 @@ async def ran(rig: rigs.Rig, name: str, seconds: float, who: str = "ann") -> job
     begun = rig.clock.now
     rig.clock.now += seconds - 5  # its end takes 5 seconds
     ended = await rig.end(job.id)
+    await count(rig, job, begun, seconds)
+    return ended
+
+
+async def count(rig: rigs.Rig, job: jobs.Job, begun: float, seconds: float) -> None:
     used = stores.Usage(
-        owner=who,
+        owner=job.owner,
         pool="default",
         job=job.id,
         attempt=1,
@@ -43,7 +48,6 @@ async def ran(rig: rigs.Rig, name: str, seconds: float, who: str = "ann") -> job
         cost=seconds / 100,
     )
     await rig.store.write(lambda tx: (tx.release(job.id, 1), tx.add_usage(used)))
-    return ended
 
 
 async def test_everybody_sees_which_job_held_which_devices(rig: rigs.Rig) -> None:
@@ -62,9 +66,50 @@ async def test_everybody_sees_which_job_held_which_devices(rig: rigs.Rig) -> Non
         [{"node": "here", "devices": [0]}],
     ]
     assert [one["job"] for one in found["items"]] == [first.id, second.id]
+    assert [one["outcome"] for one in found["items"]] == ["COMPLETED", None]
     assert (found["since"], found["until"], found["cut"]) == (rig.clock.now - DAY_S, rig.clock.now, False)
     assert [one["name"] for one in (await told(rig, since=begin + 650))["items"]] == ["second"]
     assert [one["name"] for one in (await told(rig, since=begin, until=begin + 650))["items"]] == ["first"]
+
+
+async def stop(rig: rigs.Rig, job: jobs.Job, intent: intents.Intent) -> None:
+    """The gang ends by our signal, for this wish."""
+    where = {"key": rigs.key_of(job)}
+    how = attempts.Exit(code=143, cause=attempts.Cause.STOPPED, signal=15, at=rig.clock.now)
+    await rig.happen(job.id, events.Intended(intent=intent, by="ann"))
+    await rig.happen(job.id, events.TaskExited(**where, exit=how), events.TaskGone(**where))
+    await rig.happen(job.id, events.Released(attempt=1))
+
+
+@pytest.mark.parametrize(
+    ("end", "restarts", "outcome", "phase"),
+    [
+        (0, 0, "COMPLETED", "COMPLETED"),
+        (3, 0, "FAILED", "FAILED"),
+        (3, 1, "FAILED", "QUEUED"),
+        (intents.Intent.CANCEL, 1, "CANCELED", "CANCELED"),
+        (intents.Intent.HALT, 1, "HALTED", "HALTED"),
+        (intents.Intent.PREEMPT, 1, "QUEUED", "QUEUED"),
+        (intents.Intent.RESIZE, 1, "QUEUED", "QUEUED"),
+    ],
+)
+async def test_each_attempt_tells_how_it_ended(
+    rig: rigs.Rig, end: int | intents.Intent, restarts: int, outcome: str, phase: str
+) -> None:
+    job, begun = await test_outlook.fill(rig, "ends", 2, max_restarts=restarts), rig.clock.now
+    rig.clock.now += 400  # after a shorter run a job that fails does not start again
+    if isinstance(end, intents.Intent):
+        await stop(rig, job, end)
+    else:
+        await rig.end(job.id, code=end)
+    await count(rig, job, begun, rig.clock.now - begun)
+    assert [one["outcome"] for one in (await told(rig))["items"]] == [outcome]
+    found = await rig.store.read(lambda view: view.job(job.id))
+    assert found is not None
+    assert found.phase == phase
+    if phase in ("HALTED", "QUEUED"):
+        await rig.happen(job.id, events.Intended(intent=intents.Intent.CANCEL, by="ann"))
+        assert [one["outcome"] for one in (await told(rig))["items"]] == [outcome], "what follows changes no past"
 
 
 async def test_a_list_that_is_cut_says_so_and_a_removed_job_is_missing(rig: rigs.Rig) -> None:

@@ -451,6 +451,7 @@ def test_metrics_for_people_and_programs(type_: Typed, server: live.LiveServer) 
     assert "loss" in type_("metrics", "measured")
     assert json.loads(type_("metrics", "measured", "--json"))["names"] == ["loss"]
     assert type_("metrics", "measured", "--csv").splitlines()[0] == "task,process,name,step,time,value"
+    assert "loss" in type_("metrics", "measured", "--ranks", "1")
 
 
 def test_tensorboard_gets_event_files(type_: Typed, server: live.LiveServer, tmp_path: Path) -> None:

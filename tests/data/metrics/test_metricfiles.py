@@ -480,3 +480,25 @@ async def test_a_part_of_the_steps_has_finer_points(
     assert [point.step for point in part.points] == list(range(595, 605))
     assert [point.step for point in (await store.series("j-1", steps=(898, 5000)))[0].points] == [898, 899]
     assert await store.series("j-1", steps=(900, 5000)) == []
+
+
+async def test_the_series_of_the_first_ranks_alone_are_read(
+    store: metricfiles.DirectoryMetrics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first task reports no loss, so that it counts as none of the ranks."""
+    await store.append(attempts.TaskKey("j-1", 1, "chief", 0, 1), 0, 0, schema(1, "accuracy") + row(1, 0, 0.5))
+    for index in range(20):
+        await store.append(attempts.TaskKey("j-1", 1, "worker", index, 1), 0, 0, walk(range(3)))
+    read: list[str] = []
+    view = metricfiles.Stream.view
+
+    def counted(stream: metricfiles.Stream) -> object:
+        read.append(f"{stream.key.role}-{stream.key.index}")
+        return view(stream)
+
+    monkeypatch.setattr(metricfiles.Stream, "view", counted)
+    assert list(plain(await store.series("j-1", ["loss"], ranks=2))) == ["worker-0/0/loss", "worker-1/0/loss"]
+    assert read == ["chief-0", "worker-0", "worker-1"]
+    found = plain(await store.series("j-1", ranks=1))
+    assert list(found) == ["chief-0/0/accuracy", "worker-0/0/loss"], "each name has its own first rank"
+    assert len(await store.series("j-1", ["loss"])) == 20

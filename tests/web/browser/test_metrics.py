@@ -13,7 +13,7 @@ from tests.web.browser import conftest, stills, test_stills
 
 from oarlock.data import storage
 from oarlock.spec import events, holdings, intents, jobs
-from oarlock.web.pages.jobs import metrics
+from oarlock.web.drawing import curves
 
 pytestmark = pytest.mark.browser
 
@@ -219,7 +219,7 @@ async def test_charts_are_drawn_anew_in_another_theme(chromium: conftest.Chromiu
 async def test_ranks_that_have_no_line_are_told_in_words(
     chromium: conftest.Chromium, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(metrics, "MOST_LINES", 2)
+    monkeypatch.setattr(curves, "MOST_LINES", 2)
     async with stills.serving(tmp_path, full=False) as still:
         Numbers(still.rig, 10, ranks=3)
         job = await still.rig.end((await still.rig.launch(await still.rig.submit("ann", name="ended"))).id)

@@ -8,13 +8,15 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests import marks
 from tests.api.cluster import test_history
 from tests.api.jobs import test_outlook
 from tests.web import browsers
 
-from oarlock.spec import bodies, holdings
+from oarlock.spec import bodies, events, holdings, phases
 from oarlock.spec.cluster import nodes
 from oarlock.web.drawing import clustermap
+from oarlock.web.pages.cluster import cluster
 
 
 async def page(rig: browsers.WebRig, path: str, who: str = "ann") -> str:
@@ -45,10 +47,11 @@ async def test_each_device_tells_its_holder_and_the_bars_tell_the_rest(
     ), cells[0]
     assert cells[1] == "GPU 1: idle"
     assert any(
-        re.fullmatch(r"before \(ann, default\), since 2023-11-14 22:13 UTC, until 2023-11-14 22:23 UTC", one)
+        re.fullmatch(r"before \(ann, default\), since 2023-11-14 22:13 UTC, until 2023-11-14 22:23 UTC, COMPLETED", one)
         for one in titles(found, "held")
     )
     assert any(one.startswith("theirs") for one in titles(found, "forecast"))
+    assert (await page(rig, "/cluster?colour=phase")).count('<rect class="held green"') == 1, "the past one"
     table = found[found.index('id="jobs"') :]
     assert "next</a>" in table, "the reader's own job is a link"
     assert "theirs</a>" not in table, "another's is its name"
@@ -99,6 +102,104 @@ async def test_a_thousand_nodes_are_grouped_and_no_node_is_left_out_in_silence(r
     assert "No node has this name" in await page(rig, "/cluster?node=nowhere")
 
 
+MANY, GPUS = 10_000, 8
+
+
+def many_nodes(racks: int) -> list[nodes.Node]:
+    """Ten thousand nodes with eight GPUs each, dealt out to racks; node 507 is not ready."""
+    lost = {"ready": False, "reason": "no contact"}
+    return [
+        nodes.Node(
+            name=f"n{number:05d}",
+            capacity=holdings.Resources(64_000, 512 << 30, GPUS),
+            devices=tuple(nodes.Device(index=index, type="h100") for index in range(GPUS)),
+            ports=(20000, 29999),
+            domains={"rack": f"r{number % racks:04d}"},
+            **(lost if number == 507 else {}),
+        )
+        for number in range(MANY)
+    ]
+
+
+@pytest.mark.parametrize("racks", marks.long_except([100], [100, 1250]))
+async def test_ten_thousand_nodes_with_devices_fold_with_the_right_sums(rig: browsers.WebRig, racks: int) -> None:
+    await rig.store.write(lambda tx: [tx.put_node(one) for one in many_nodes(racks)])
+    job = await rig.submit("ann", name="wide", roles={"worker": {"count": 3, "gpus": GPUS}})
+    on = (7, 7 + racks, 42)  # two in rack 7, one in rack 42
+    claims = tuple(
+        holdings.Holding(
+            job=job.id,
+            attempt=1,
+            role="worker",
+            index=index,
+            node=f"n{number:05d}",
+            amount=holdings.Resources(1000, 0, GPUS),
+            devices=tuple(range(GPUS)),
+            ports=(20000, 20001),
+        )
+        for index, number in enumerate(on)
+    )
+    await rig.happen(job.id, events.Admitted(attempt=1, holdings=claims), events.Launched(attempt=1))
+    await rig.store.write(lambda tx: tx.hold(claims))
+    rig.clock.now += 60
+    each, lost = MANY // racks, f"r{507 % racks:04d}"
+    async with rig.browser("ann") as browser:
+        found = (await browser.get("/cluster?group=rack")).text
+        told = re.findall(r'<details id="group-(r\d+)"( open)?><summary>r\d+: (.*?)</summary>', found)
+        sums = {rack: words for rack, _, words in told}
+        ready = {rack: each - (rack == lost) for rack in sums}
+        used = {"r0007": 2 * GPUS, "r0042": GPUS}
+        assert len(sums) == racks
+        part = re.compile(r"; nodes .*")
+        assert {rack: part.sub("", words) for rack, words in sums.items()} == {
+            rack: f"{each} nodes, {ready[rack]} ready, {used.get(rack, 0)} of {each * GPUS} GPUs held" for rack in sums
+        }
+        opened = [rack for rack, shown, _ in told if shown]
+        assert len(opened) == 200 // each, "the others are folded"
+        assert found.count('<svg class="gantt"') == 200
+        assert len(found) < 1_000_000
+        inner = await page(rig, "/cluster?group=rack&in=r0042")
+        assert inner.count('<svg class="gantt"') == each
+        (title,) = titles(inner[: inner.index('id="jobs"')], "held")[:1]
+        assert title.startswith("GPU 0 to 7: wide (ann, default), since")
+        assert titles(await page(rig, f"/cluster?group=rack&in={lost}"), "closed") == ["GPU 0 to 7: no contact"]
+
+
+HOSTILE = ['r" onload="x', "r 1", "r-1", "r\u202e1", "r" * 500, "r" * 501, "", "../r", "\ud800"]
+
+
+async def test_a_group_keeps_its_id_and_its_table_whatever_comes_beside_it(rig: browsers.WebRig) -> None:
+    """An open page keeps what its reader has folded by the ids."""
+
+    async def shown(*racks: str) -> dict[str, str]:
+        """The ids by the names of the groups."""
+        await rig.store.write(
+            lambda tx: [
+                tx.put_node(nodes.Node(name=f"n-{rack}", capacity=holdings.Resources(1000), domains={"rack": rack}))
+                for rack in racks
+            ]
+        )
+        found = await page(rig, "/cluster?group=rack")
+        ids = re.findall(r'<details id="([^"]*)"[^>]*><summary>([^:]*):', found)
+        for one, _ in ids:
+            assert f'<table data-table="{one}"' in found
+        return {name: one for one, name in ids}
+
+    before = await shown("r5", "r7")
+    after = await shown("a0", "r6", "r50")
+    assert {name: after[name] for name in before} == before
+    assert (before["r5"], after["r50"]) == ("group-r5", "group-r50")
+    async with rig.browser("ann") as browser:
+        told = (await browser.get("/cluster?group=rack&csv=group-r5")).text
+    assert [line.partition(",")[0] for line in told.splitlines()] == ["Node", "n-r5"]
+
+
+def test_ids_of_groups_are_safe_short_and_distinct() -> None:
+    found = [cluster._id(name) for name in HOSTILE]
+    assert len(set(found)) == len(HOSTILE)
+    assert all(re.fullmatch(r"group-[A-Za-z0-9._~-]{0,100}", one) for one in found)
+
+
 NODE_LINK = r'<th scope="row"><a href="/cluster[^"]*#node">([^<]*)</a>'
 
 
@@ -147,9 +248,11 @@ NODE = nodes.Node(
 )
 
 
-def held(name: str, devices: tuple[int, ...], first: float, last: float | None) -> bodies.HeldBefore:
-    places = (bodies.Place("n", devices),)
-    return bodies.HeldBefore(user="ann", pool="p", name=name, attempt=1, started_at=first, ended_at=last, places=places)
+def held(
+    name: str, devices: tuple[int, ...], first: float, last: float | None, outcome: phases.Phase | None = None
+) -> bodies.HeldBefore:
+    where = {"user": "ann", "pool": "p", "places": (bodies.Place("n", devices),)}
+    return bodies.HeldBefore(name=name, attempt=1, started_at=first, ended_at=last, outcome=outcome, **where)
 
 
 def row(*past: bodies.HeldBefore, by: str = "job", **facts: Any) -> clustermap.Row:
@@ -211,6 +314,26 @@ def test_a_job_keeps_its_colour_and_a_phase_has_its_own() -> None:
     assert one.cells[0].colour == other.cells[1].colour
     phased = row(held("a", (0,), 10, None), by="phase", phases={("ann", "p", "a"): "PROCESSING"})
     assert phased.cells[0].colour == "blue"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "colour", "word"),
+    [
+        (phases.Phase.COMPLETED, "green", "COMPLETED"),
+        (phases.Phase.FAILED, "red", "FAILED"),
+        (phases.Phase.CANCELED, "violet", "CANCELED"),
+        (phases.Phase.HALTED, "violet", "HALTED"),
+        (phases.Phase.QUEUED, "amber", "QUEUED again"),
+    ],
+)
+def test_a_past_attempt_has_the_colour_of_its_outcome(outcome: phases.Phase, colour: str, word: str) -> None:
+    """The job runs again meanwhile: its present phase is not that of its past."""
+    past = held("a", (0,), 10, 50, outcome)
+    found = row(past, held("a", (1,), 60, None), by="phase", phases={("ann", "p", "a"): "PROCESSING"})
+    assert [(one.colour, one.title.partition(", until ")[2]) for one in found.bars] == [
+        (colour, f"50, {word}"),
+        ("blue", ""),
+    ]
 
 
 def test_devices_that_are_alike_are_one_element() -> None:

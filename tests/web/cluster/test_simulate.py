@@ -25,6 +25,7 @@ from oarlock.spec.simulator import simulations as nouns
 from oarlock.web.access import cookies, multipart
 from oarlock.web.drawing import simulated
 from oarlock.web.pages.cluster import simulate
+from oarlock.web.rendering import assets
 
 SMALL = simulations.BUNDLED["small-first"]
 
@@ -256,6 +257,21 @@ async def test_the_results_are_drawn(rig: browsers.WebRig, tmp_path: Path) -> No
     assert page.count("<svg") == 1 + 2 * 2
     assert "8 devices" in text
     assert page.count("a table follows") == page.count("as a table</summary>") == 1 + 2 * 2
+
+
+async def test_no_two_runs_look_alike(rig: browsers.WebRig) -> None:
+    """There are eight colours: the lines of further runs have dashes that the style sheet knows."""
+    job = await ended(rig)
+    curves = {"devices": 1, "over": 1, "completion": [[1, 1]], "held": [], "useful": [], "rows": [], "bars": []}
+    runs = [{**curves, "run": f"run-{number}", "hidden_rows": 0, "hidden_bars": 0} for number in range(16)]
+    told = {"reports": [], "titles": [], "lines": [], "curves": runs}
+    await left(rig, job, json.dumps(told).encode())
+    page = await show(rig, f"/simulate/{job.id}")
+    looks = re.findall(r'<polyline class="series-(\d) dash-(\d)"', page)
+    assert len(set(looks)) == len(looks) == 16
+    assert re.findall(r'class="key series-(\d) dash-(\d)"', page) == looks, "so have their names"
+    sheet = (assets.FOLDER / "oarlock.css").read_text()
+    assert sheet.count(".dash-1 {") == 2, "a rule for the line, and one for the name"
 
 
 def test_the_numbers_are_those_of_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

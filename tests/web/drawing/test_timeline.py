@@ -9,6 +9,7 @@ from oarlock.spec import attempts, events, jobfile, jobs, phases
 from oarlock.web.drawing import timeline
 
 FIRST = attempts.Attempt(number=1, started_at=100.0, launched_at=110.0, processing_at=130.0, ended_at=200.0)
+LOST = attempts.Verdict(cause=attempts.Cause.PLATFORM, message="the node was lost", at=200.0)
 SECOND = attempts.Attempt(number=2, started_at=300.0, launched_at=305.0, processing_at=310.0)
 JOB = jobs.Job(
     id="j-1",
@@ -65,9 +66,38 @@ def test_marks_lie_where_they_happened_on_one_scale_and_are_told_below() -> None
 def test_the_parts_of_a_bar_are_the_phases_of_its_attempt() -> None:
     drawn = timeline.draw(JOB, [], 400.0)
     assert drawn is not None
-    assert [part.word for part in drawn.rows[0].parts] == ["DEPLOYING", "DOWNLOADING", "PROCESSING", "ended: HALTED"]
+    assert [part.word for part in drawn.rows[0].parts] == [
+        "DEPLOYING",
+        "DOWNLOADING",
+        "PROCESSING",
+        "ended: QUEUED again",
+    ]
     assert [part.word for part in drawn.rows[1].parts] == ["DEPLOYING", "DOWNLOADING", "PROCESSING"]
     assert timeline.draw(msgspec.structs.replace(JOB, attempts=()), [], 400.0) is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "phase", "word", "colour"),
+    [
+        ({"led_to": phases.Phase.COMPLETED}, phases.Phase.COMPLETED, "COMPLETED", "green"),
+        ({"led_to": phases.Phase.HALTED}, phases.Phase.CANCELED, "HALTED", "violet"),
+        ({"led_to": phases.Phase.QUEUED}, phases.Phase.CANCELED, "QUEUED again", "amber"),
+        ({"led_to": phases.Phase.QUEUED, "verdict": LOST}, phases.Phase.CANCELED, "FAILED", "red"),
+        # The records of an earlier version, which the present phase of the job explains where no attempt followed.
+        ({}, phases.Phase.HALTED, "HALTED", "violet"),
+        ({}, phases.Phase.CANCELED, "CANCELED", "violet"),
+        ({}, phases.Phase.QUEUED, "QUEUED again", "amber"),
+        ({"verdict": LOST}, phases.Phase.QUEUED, "FAILED", "red"),
+    ],
+)
+def test_the_end_of_a_bar_tells_how_its_attempt_ended(
+    fields: dict[str, object], phase: phases.Phase, word: str, colour: str
+) -> None:
+    ended = msgspec.structs.replace(FIRST, **fields)
+    drawn = timeline.draw(msgspec.structs.replace(JOB, attempts=(ended,), phase=phase), [], 400.0)
+    assert drawn is not None
+    last = drawn.rows[0].parts[-1]
+    assert (last.word, last.colour) == (f"ended: {word}", colour)
 
 
 def told(*found: events.Record, job: jobs.Job = JOB) -> list[tuple[int, str, float, float | None]]:
@@ -82,7 +112,7 @@ def test_all_parts_and_marks_are_told_with_their_times_in_their_order() -> None:
         (1, "DOWNLOADING", 110.0, 20.0),
         (1, "PROCESSING", 130.0, 70.0),
         (1, "another number of workers", 150.0, 0.0),
-        (1, "ended: HALTED", 200.0, 0.0),
+        (1, "ended: QUEUED again", 200.0, 0.0),
         (1, "resume", 250.0, 0.0),
         (2, "DEPLOYING", 300.0, 5.0),
         (2, "DOWNLOADING", 305.0, 5.0),

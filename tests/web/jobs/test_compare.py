@@ -18,7 +18,7 @@ from tests.web import browsers
 from oarlock.client import answers
 from oarlock.data import storage
 from oarlock.spec import jobs
-from oarlock.web.drawing import curves
+from oarlock.web.drawing import charts, curves
 from oarlock.web.pages.jobs import compare
 from oarlock.web.rendering import texts
 
@@ -64,6 +64,27 @@ def test_the_mean_of_ranks(
     assert (found.steps, found.values, found.low, found.high) == (steps, values, low, high)
     assert found.at == [10.0 * step for step in steps]
     assert found.count == sum(map(len, ranks))
+
+
+def test_the_range_of_ranks_has_the_points_between_those_of_the_longest() -> None:
+    """A rank that lived shortly has all its points where the thinned ones of another are far apart."""
+    longest = series("worker-0", *((step, 1.0) for step in range(100, 600, 100)))
+    between = series("worker-1", (110, 2.0), (120, 9.0), (200, 2.0), (301, 2.0), (302, 7.0))
+    found = curves.together([longest, between])
+    assert found.steps == [100, 200, 300, 400, 500]
+    assert found.high == [1.0, 9.0, 2.0, 7.0, 1.0]
+    assert found.values == [1.0, 1.5, pytest.approx(1.5), 1.0, 1.0], "the mean is that of the values at a step"
+
+
+def test_a_band_is_drawn_for_a_point_alone_and_beside_an_infinite_one() -> None:
+    told = curves.Columns("alone", 9, [1], [1.0], [2.0], [0.0], [4.0])
+    (chart,) = charts.of_lines("loss", [told])
+    assert chart.lines[0].band == "159.0,0.0 161.0,0.0 161.0,120.0 159.0,120.0"
+    ends = curves.Columns("ends", 9, [0, 1], [0.0, 1.0], [2.0, 2.0], [0.0, 2.0], [None, 4.0])
+    (chart,) = charts.of_lines("loss", [ends])
+    assert chart.lines[0].band == "0.0,60.0 320.0,0.0 320.0,60.0 0.0,120.0"
+    plain = curves.Columns("plain", 2, [0, 1], [0.0, 1.0], [2.0, 3.0], [], [])
+    assert charts.of_lines("loss", [plain])[0].lines[0].band == "", "each point is drawn itself"
 
 
 def test_steps_without_a_number_are_kept_of_all_ranks_also_those_that_a_point_stands_for() -> None:

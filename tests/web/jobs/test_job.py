@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import msgspec
 import pytest
@@ -10,6 +11,7 @@ from tests.api import rig as rigs
 from tests.api.jobs import test_outlook
 from tests.web import browsers
 
+from oarlock.data import storage
 from oarlock.display.jobs import stragglers
 from oarlock.spec import attempts, events, jobs, phases, refusals, roles
 from oarlock.web.pages.jobs import job as jobpage
@@ -90,6 +92,85 @@ async def test_many_ranks_are_a_grid_and_the_straggler_is_named(rig: browsers.We
         assert "worker-3 is the slowest" in (await browser.get(cells[3])).text
         assert "worker-3 is the slowest" not in (await browser.get(cells[4])).text
         assert (await browser.get(f"/jobs/{job.id}/ranks/worker-{RANKS}")).status_code == 404
+
+
+async def told(rig: browsers.WebRig, patch: pytest.MonkeyPatch, ranks: int, names: list[str]) -> list[tuple[int, int]]:
+    """Let a job's ranks have reported these names. Return the numbers of names and points of each look, as it comes."""
+    asked: list[tuple[int, int]] = []
+
+    async def series(job_id: str, wanted: list[str] | None = None, **look: Any) -> list[storage.Series]:
+        shown, most = wanted or names, min(look["points"], 10_000)
+        asked.append((len(shown), most))
+        points = tuple(storage.Point(step, 100.0 + step, 1.0 / (step + 1)) for step in range(most))
+        return [
+            storage.Series(task=f"worker-{rank}", process=0, name=name, points=points, count=most)
+            for rank in range(min(ranks, look["ranks"] or ranks))
+            for name in shown
+        ]
+
+    async def named(job_id: str) -> list[str]:
+        return names
+
+    patch.setattr(rig.metrics, "series", series)
+    patch.setattr(rig.metrics, "names", named)
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("ranks", "names", "charts", "lines", "points"),
+    [
+        (1, 30, 24, 24, 200),
+        (8, 4, 4, 32, 200),
+        (9, 4, 4, 4, 200),
+        (RANKS, 1, 1, 1, 195),
+        (RANKS, 4, 4, 4, 48),
+        (RANKS, 30, 7, 7, 27),
+        (10_000, 30, 1, 1, 10),
+    ],
+)
+async def test_the_metrics_of_hundreds_of_ranks_are_few_lines(
+    rig: browsers.WebRig,
+    monkeypatch: pytest.MonkeyPatch,
+    ranks: int,
+    names: int,
+    charts: int,
+    lines: int,
+    points: int,
+) -> None:
+    job = await rig.launch(await rig.submit("ann", name="wide"))
+    worker = msgspec.structs.replace(job.spec.roles[roles.RoleName.WORKER], count=ranks)
+    spec = msgspec.structs.replace(job.spec, roles={roles.RoleName.WORKER: worker})
+    await changed(rig, job, spec=spec)
+    asked = await told(rig, monkeypatch, ranks, [f"name-{number:02d}" for number in range(names)])
+    async with rig.browser("ann") as browser:
+        page = (await browser.get(f"/jobs/{job.id}?sections=metrics")).text
+    browsers.elements(page)
+    assert (page.count("<figure"), page.count("<polyline")) == (charts, lines)
+    assert asked == [(charts, points)]
+    assert ranks * charts * points <= jobsections.MOST_POINTS
+    assert (f": {names - charts} more" in page) == (names > charts)
+    assert len(page) < 200_000
+
+
+async def test_the_home_page_reads_one_rank_of_each_running_job(
+    rig: browsers.WebRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = await rig.launch(await rig.submit("ann", name="wide"))
+    asked = await told(rig, monkeypatch, RANKS, ["loss"])
+    found: list[int] = []
+    series = rig.metrics.series
+
+    async def counted(job_id: str, wanted: list[str] | None = None, **look: Any) -> list[storage.Series]:
+        made = await series(job_id, wanted, **look)
+        found.append(len(made))
+        return made
+
+    monkeypatch.setattr(rig.metrics, "series", counted)
+    async with rig.browser("ann") as browser:
+        page = (await browser.get("/")).text
+    assert job.name in page
+    assert 'aria-label="loss"' in page
+    assert (len(asked), found) == (1, [1])
 
 
 async def test_a_rank_has_its_log_its_stacks_and_its_exit_record(rig: browsers.WebRig) -> None:

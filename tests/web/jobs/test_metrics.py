@@ -5,13 +5,19 @@ from __future__ import annotations
 import html
 import re
 import urllib.parse
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from tests.data.metrics import test_metricfiles
 from tests.web import browsers
 
 from oarlock.data import storage
-from oarlock.spec import events, holdings, jobs
+from oarlock.data.metrics import metricfiles
+from oarlock.spec import attempts, events, holdings, jobs
+from oarlock.web.drawing import charts, colours
 
 NAMES = ["loss", *(f"layer/{number:04d}/<b>norm" for number in range(999))]
 
@@ -91,6 +97,64 @@ async def test_a_job_without_metrics_says_how_to_report_some(
         assert "session.log" in (await browser.get(f"/jobs/{job.id}/metrics")).text
 
 
+STEPS, RANKS, SPIKE = 10_000, 3, 4321
+BAND = r'<polygon class="band series-(\d)" points="([^"]*)"'
+
+
+@pytest.fixture
+def stored(
+    rig: browsers.WebRig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[metricfiles.DirectoryMetrics]:
+    """Metrics as a server stores them."""
+    made = metricfiles.DirectoryMetrics(tmp_path / "metrics")
+    monkeypatch.setattr(rig.metrics, "series", made.series)
+    monkeypatch.setattr(rig.metrics, "names", made.names)
+    yield made
+    made.close()
+
+
+async def reported(stored: metricfiles.DirectoryMetrics, job: jobs.Job, *spikes: int) -> None:
+    """Let each rank have reported a flat loss: the first one with a spike, if there is one, then so on."""
+    for rank, spike in enumerate(spikes):
+        rows = (test_metricfiles.row(1, step, 9.0 if step == spike else 1.0) for step in range(STEPS))
+        key = attempts.TaskKey(job.id, 1, "worker", rank, 1)
+        await stored.append(key, 0, 0, test_metricfiles.schema(1, "loss") + b"".join(rows))
+
+
+@pytest.mark.parametrize(
+    ("path", "bands", "colour"),
+    [
+        ("/jobs/{job}?sections=metrics", RANKS, 1),
+        ("/jobs/{job}/metrics?name=loss", RANKS, 1),
+        ("/jobs/{job}/metrics?name=loss&ranks=range", 1, 0),
+        ("/compare?job={job}&job={other}&name=loss", 2, None),
+    ],
+)
+async def test_no_spike_of_any_rank_is_lost_without_a_script(
+    rig: browsers.WebRig, stored: metricfiles.DirectoryMetrics, path: str, bands: int, colour: int | None
+) -> None:
+    """A drawn point stands for many: the line itself passes the spike by."""
+    job, other = [await rig.launch(await rig.submit("ann", name=name)) for name in ("spiked", "flat")]
+    await reported(stored, job, -1, SPIKE, -1)
+    await reported(stored, other, -1)
+    async with rig.browser("ann") as browser:
+        page = (await browser.get(path.format(job=job.id, other=other.id))).text
+    browsers.elements(page)
+    drawn = [
+        (int(number), [tuple(map(float, point.split(","))) for point in points.split()])
+        for number, points in re.findall(BAND, page)
+    ]
+    assert len(drawn) == bands
+    reaching = [(number, points) for number, points in drawn if min(y for _, y in points) == 0]
+    ((number, points),) = reaching
+    assert number == (colours.of(job.id) if colour is None else colour)
+    across = [x for x, y in points if y == 0]
+    assert across == pytest.approx([SPIKE / (STEPS - 1) * charts.WIDTH] * len(across), abs=charts.WIDTH / 200)
+    lines = re.findall(r'<polyline[^>]* points="([^"]*)"', page)
+    assert all(float(point.split(",")[1]) > 0 for line in lines for point in line.split()), "the lines are flat"
+    assert page.rindex("<polygon") < page.index("<polyline"), "no band covers a line"
+
+
 MANY = [
     (8, "", 8, 0),
     (8, "range", 1, 0),
@@ -139,6 +203,43 @@ async def test_the_times_at_which_an_attempt_got_other_workers(
             assert [one["resized"] for one in told["series"]] == [resized]
         told = (await browser.get(f"/jobs/{still.id}/metrics/numbers?name=loss&first=0&last=9")).json()
         assert told["series"][0]["resized"] == []
+
+
+async def test_restarts_and_resizes_are_marked_without_a_script(
+    rig: browsers.WebRig, stored: metricfiles.DirectoryMetrics
+) -> None:
+    job = await rig.launch(await rig.submit_elastic(name="grows"))
+    other = await rig.launch(await rig.submit("ann", name="still"))
+    begun = rig.clock.now
+    rig.clock.now += 10
+    job = await rig.happen(job.id, events.Reshaped(attempt=1, round=1, held=holdings.Resources(2000, 0, 0)))
+    (first,) = job.attempts
+    ended = msgspec.structs.replace(first, ended_at=begun + 20)
+    again = msgspec.structs.replace(first, number=2, started_at=begun + 30)
+    rig.store._state._jobs[job.id] = msgspec.structs.replace(job, attempts=(ended, again))
+    for one, ranks in ((job, 2), (other, 1)):
+        for rank in range(ranks):
+            rows = (test_metricfiles.row(1, step, 1.0 / (step + 1), at=begun + step) for step in range(41))
+            key = attempts.TaskKey(one.id, 1, "worker", rank, 1)
+            await stored.append(key, 0, 0, test_metricfiles.schema(1, "loss") + b"".join(rows))
+    series = f"series-{colours.of(job.id)}"
+    async with rig.browser("ann") as browser:
+        for path, colour in (
+            (f"/jobs/{job.id}?sections=metrics", "violet"),
+            (f"/jobs/{job.id}/metrics?name=loss", "violet"),
+            (f"/compare?job={job.id}&job={other.id}&name=loss", series),
+        ):
+            page = (await browser.get(path)).text
+            browsers.elements(page)
+            assert re.findall(r'<line class="(re\w+) ([^"]*)" x1="([\d.]+)"', page) == [
+                ("restart", colour, "240.0"),
+                ("resize", colour, "80.0"),
+            ], "once, although two ranks have them"
+            assert "1 restart, 1 change of the number of workers" in page
+            assert "Dashed lines mark restarts" in page
+        page = (await browser.get(f"/jobs/{other.id}?sections=metrics")).text
+        assert '<line class="re' not in page
+        assert "Dashed lines mark" not in page
 
 
 @pytest.mark.parametrize("asked", ["", "0", "-1", "nan", "inf", "many", "1e99"])

@@ -195,6 +195,14 @@ def test_a_forecast_stands_out_from_its_ground_and_from_what_is_held(name: str) 
     assert whole * float(drawn["fill-opacity"]) <= 0.5, "paler than what is held"
 
 
+@pytest.mark.parametrize("one", SERIES)
+def test_a_band_and_a_name_have_the_colour_of_their_line(one: str) -> None:
+    colour = f"var(--{one})"
+    assert rule(f".{one}") == {"stroke": colour}
+    assert rule(f".band.{one}") == {"fill": colour}
+    assert rule(f".key.{one}") == {"border-color": colour}
+
+
 def test_the_dark_theme_is_one_whether_chosen_or_the_system_s() -> None:
     assert theme("dark") == theme("system")
     assert theme("dark").keys() == theme("light").keys()

@@ -1,4 +1,4 @@
-"""The past of the nodes: which job held which devices from one time to another.
+"""The past of the nodes: which job held which devices from one time to another, and how that ended.
 
 It is made of the attempts that the store has counted, and of the jobs that still run. The places stand in a job's own
 record, so that a removed job is missing here. All users see it, as far as they see which job holds what now.
@@ -61,6 +61,7 @@ def _held(call: routes.Call, job: jobs.Job, attempt: attempts.Attempt) -> bodies
         attempt=attempt.number,
         started_at=attempt.started_at,
         ended_at=attempt.ended_at,
+        outcome=job.outcome(attempt),
         places=tuple(bodies.Place(node, tuple(sorted(set(devices)))) for node, devices in by_node.items()),
     )
 

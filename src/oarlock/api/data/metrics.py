@@ -20,6 +20,7 @@ class MetricsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     points: Annotated[int, msgspec.Meta(ge=1, le=MAX_POINTS)] = 500
     first_step: Annotated[int, msgspec.Meta(ge=0, le=2**62)] = storage.ALL_STEPS[0]
     last_step: Annotated[int, msgspec.Meta(ge=0, le=2**62)] | None = None
+    ranks: Annotated[int, msgspec.Meta(ge=1, le=2**31)] | None = None  # None: all
     series: bool = True
     after: Annotated[str, msgspec.Meta(max_length=MAX_CURSOR)] | None = None
     group: Annotated[int, msgspec.Meta(ge=0, le=MAX_GROUP)] = 0
@@ -48,7 +49,7 @@ async def show(call: routes.Call) -> MetricsAnswer:
     wanted = list(query.name) or None
     if not query.series:
         return MetricsAnswer(names, [])
-    found = await call.services.metrics.series(job.id, wanted, points=query.points, steps=steps)
+    found = await call.services.metrics.series(job.id, wanted, points=query.points, steps=steps, ranks=query.ranks)
     return MetricsAnswer(names, found)
 
 

@@ -126,12 +126,14 @@ class DataVerbs(caller.Caller):
         *,
         points: int | None = None,
         steps: tuple[int | None, int | None] = (None, None),
+        ranks: int | None = None,
     ) -> answers.Metrics:
         """Return the series of each task and name, each thinned to at most `points`.
 
-        `steps` are the first and the last step; None leaves that end open.
+        `steps` are the first and the last step; None leaves that end open. `ranks` is the most series of each name,
+        from the first rank that has reported it; None for all.
         """
-        return self._sender.send(requests.metrics(job, names, points, steps))
+        return self._sender.send(requests.metrics(job, names, points, steps, ranks))
 
     def new_metrics(self, job: str, after: str = "", *, points: int | None = None, group: int = 0) -> answers.Metrics:
         """Return the points that have arrived since the answer with this `after`, without a text since the beginning.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from array import array
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -96,15 +96,24 @@ def series(
     wanted: frozenset[str] | None,
     points: int,
     steps: tuple[int, int] = storage.ALL_STEPS,
+    ranks: int | None = None,
 ) -> list[storage.Series]:
-    """Return the thinned series of these streams, which are in the order of their keys. `wanted`: the names, or all."""
+    """Return the thinned series of these streams, which are in the order of their keys. `wanted`: the names, or all.
+
+    `ranks` is the most series of each name. Once the wanted names have so many, no further stream is read.
+    """
     by_process: dict[tuple[str, int, int], list[View]] = defaultdict(list)
     for key, process, view in streams:
         by_process[key.role, key.index, process].append(view)
-    found = []
+    found: list[storage.Series] = []
+    counts: Counter[str] = Counter()
     for (role, index, process), views in sorted(by_process.items()):
+        if ranks is not None and wanted is not None and all(counts[name] >= ranks for name in wanted):
+            break
         groups = list(kept([list(blocks_of(*view())) for view in views], *steps))
-        found += thinned(f"{role}-{index}", process, groups, wanted, points)
+        made = thinned(f"{role}-{index}", process, groups, wanted, points)
+        found += [one for one in made if ranks is None or counts[one.name] < ranks]
+        counts.update(one.name for one in made)
     return found
 
 

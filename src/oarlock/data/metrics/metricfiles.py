@@ -69,10 +69,16 @@ class DirectoryMetrics:
         return await self._on(self._readers, lambda: self._names(job))
 
     async def series(
-        self, job: str, names: list[str] | None = None, *, points: int = 500, steps: tuple[int, int] = storage.ALL_STEPS
+        self,
+        job: str,
+        names: list[str] | None = None,
+        *,
+        points: int = 500,
+        steps: tuple[int, int] = storage.ALL_STEPS,
+        ranks: int | None = None,
     ) -> list[storage.Series]:
-        """Return the series, ordered by task, process and name."""
-        return await self._on(self._readers, lambda: self._series(job, names, points, steps))
+        """Return the series, as `storage.Metrics` describes."""
+        return await self._on(self._readers, lambda: self._series(job, names, points, steps, ranks))
 
     async def news(self, job: str, after: str = "", *, points: int = 10_000, group: int = 0) -> storage.News:
         """Return what has arrived since, as `storage.Metrics` describes."""
@@ -122,7 +128,9 @@ class DirectoryMetrics:
             )
         return stream.length
 
-    def _series(self, job: str, names: list[str] | None, points: int, steps: tuple[int, int]) -> list[storage.Series]:
+    def _series(
+        self, job: str, names: list[str] | None, points: int, steps: tuple[int, int], ranks: int | None
+    ) -> list[storage.Series]:
         if points < 1:
             raise errors.InvalidInput(
                 "the number of points must be positive", hint="ask for at least one point", path="points"
@@ -130,7 +138,7 @@ class DirectoryMetrics:
         wanted = None if names is None else frozenset(names)
         streams = [(one.key, one.process, one.view) for one in self._looked(job).streams()]
         with self._reading():
-            return lives.series(streams, wanted, points, steps)
+            return lives.series(streams, wanted, points, steps, ranks)
 
     def _news(self, job: str, after: str, points: int, group: int) -> storage.News:
         its_lives = [arrivals.Life(one.key, one.process, one.view_behind) for one in self._looked(job).streams()]

@@ -14,7 +14,7 @@ import msgspec
 from oarlock.display import amounts, marks
 from oarlock.display.jobs import forecasts
 from oarlock.display.tables import nodecells
-from oarlock.spec import bodies
+from oarlock.spec import bodies, phases
 from oarlock.spec.cluster import nodes
 from oarlock.web.drawing import colours
 
@@ -141,10 +141,12 @@ class Map:
         return [pair for pair in self._held.get(node.name, ()) if pair[0].ended_at is None]
 
     def _told(self, one: bodies.HeldBefore) -> str:
-        """Return the holder of a device, since when and until when."""
+        """Return the holder of a device, since when and until when; of a past one, how it ended."""
         words = f"{one.name} ({one.user}, {one.pool}), since {self._say(one.started_at)}"
         if one.ended_at is not None:
-            return f"{words}, until {self._say(one.ended_at)}"
+            again = " again" if one.outcome is phases.Phase.QUEUED else ""
+            how = f", {one.outcome}{again}" if one.outcome is not None else ""
+            return f"{words}, until {self._say(one.ended_at)}{how}"
         end = self._ends.get(key(one))
         if end is not None and end.end is not None:
             return f"{words}, until about {self._say(end.end)}"
@@ -156,7 +158,7 @@ class Map:
         window = self._window
         for one, devices in sorted(self._held.get(node.name, ()), key=lambda pair: pair[0].started_at):
             stop = window.now if one.ended_at is None else one.ended_at
-            colour = self.colour(one, self._phases.get(key(one), "") if one.ended_at is None else "COMPLETED")
+            colour = self.colour(one, self._phases.get(key(one), "") if one.ended_at is None else one.outcome or "")
             end = self._ends.get(key(one)) if one.ended_at is None else None
             until = None if end is None else end.latest if end.end is None else end.end
             last = max(stop, until or stop)
@@ -170,7 +172,7 @@ class Map:
             begin = max(start.start, window.now)
             latest = f" to {self._say(start.latest)}" if start.latest is not None and start.latest > begin else ""
             words = f"{start.name} ({start.user}, {start.pool}): expected start {self._say(begin)}{latest}"
-            colour = self.colour(start, "QUEUED")
+            colour = self.colour(start, phases.Phase.QUEUED)
             for y, tall in lanes.places(devices, begin, window.end):
                 yield self._bar(begin, window.end, y, tall, "forecast", colour, words)
                 if latest:

@@ -13,6 +13,12 @@ from typing import TypeGuard
 import msgspec
 
 from oarlock.client import answers
+from oarlock.web.drawing import colours
+
+MANY = 8
+"""With more ranks than that, their mean and range are drawn unless their lines are asked for."""
+
+MOST_LINES = 64
 
 
 class Columns(msgspec.Struct, frozen=True):
@@ -38,6 +44,19 @@ class Columns(msgspec.Struct, frozen=True):
     epochs: list[float | None] = []
     colour: int = 0
     dash: int = 0
+
+
+def lines(found: Sequence[answers.Series], ranks: str = "") -> list[Columns]:
+    """Return a line for each rank, at most `MOST_LINES`, or one for all of them, each with its look.
+
+    `ranks` is `lines`, `range` for one line, or empty for the choice by their number.
+    """
+    mean = ranks == "range" or (ranks != "lines" and len(found) > MANY)
+    drawn = [together(found)] if mean and len(found) > 1 else [columns(one) for one in found[:MOST_LINES]]
+    return [
+        msgspec.structs.replace(one, colour=place % colours.COLOURS, dash=place // colours.COLOURS % colours.DASHES)
+        for place, one in enumerate(drawn)
+    ]
 
 
 def columns(one: answers.Series) -> Columns:
@@ -83,7 +102,8 @@ def together(found: Sequence[answers.Series]) -> Columns:
     """Return the mean of the ranks with their range.
 
     Ranks may have reported different numbers of points, at different steps. The value of a rank between two of its
-    points lies on the line between them; before its first and after its last point it has none.
+    points lies on the line between them; before its first and after its last point it has none. The range of a step
+    is that of all points since the step before.
     """
     ranks = [_Rank(one) for one in found if one.points]
     if not ranks:
@@ -91,13 +111,16 @@ def together(found: Sequence[answers.Series]) -> Columns:
     longest = max(ranks, key=lambda one: len(one.steps))
     outside = [step for one in ranks for step in one.steps if not longest.steps[0] <= step <= longest.steps[-1]]
     steps = sorted({*longest.steps, *outside})
-    values, low, high = [], [], []
-    for step in steps:
-        told = [place for one in ranks if (place := one.at_step(step)) is not None]
-        finite = [value for value, _, _ in told if _finite(value)]
+    values: list[float | None] = []
+    low: list[float | None] = []
+    high: list[float | None] = []
+    for at_step in zip(*(one.at_steps(steps) for one in ranks), strict=True):
+        finite = [value for value in at_step if _finite(value)]
         values.append(math.fsum(finite) / len(finite) if finite else None)
-        low.append(min((value for _, value, _ in told if _finite(value)), default=None))
-        high.append(max((value for _, _, value in told if _finite(value)), default=None))
+    for reaches in zip(*(one.reaches(steps) for one in ranks), strict=True):
+        ends = [value for reach in reaches for value in reach if _finite(value)]
+        low.append(min(ends, default=None))
+        high.append(max(ends, default=None))
     times = [next(one.time(step) for one in (longest, *ranks) if one.spans(step)) for step in steps]
     count = sum(one.count for one in found)
     return Columns(f"mean of {len(ranks)}", count, steps, times, values, low, high, _gaps(found))
@@ -108,8 +131,7 @@ def along(told: answers.Series | None, steps: Sequence[int]) -> list[float | Non
     if told is None or not told.points:
         return []
     rank = _Rank(told)
-    found = [rank.at_step(step) for step in steps]
-    return [place[0] if place is not None and _finite(place[0]) else None for place in found]
+    return [value if _finite(value) else None for value in rank.at_steps(steps)]
 
 
 class _Rank:
@@ -132,8 +154,11 @@ class _Rank:
             return self._times[place]
         return self._between(place, step, self._times[place - 1], self._times[place])
 
-    def at_step(self, step: int) -> tuple[float | None, float | None, float | None] | None:
-        """Return the value at a step, with the least and the greatest one of the points that it stands for."""
+    def at_steps(self, steps: Sequence[int]) -> Sequence[float | None]:
+        """Return the value at each step, None where it has none."""
+        return self._values if steps == self.steps else [self._at(step) for step in steps]
+
+    def _at(self, step: int) -> float | None:
         if not self.spans(step):
             return None
         place = bisect.bisect_left(self.steps, step)
@@ -141,7 +166,21 @@ class _Rank:
         if self.steps[place] != step:
             before = self._values[place - 1]
             value = self._between(place, step, before, value) if _finite(before) and _finite(value) else None
-        return value, self._low[place], self._high[place]
+        return value
+
+    def reaches(self, steps: Sequence[int]) -> Sequence[Sequence[float | None]]:
+        """Return for each step the least and the greatest values of the points after the step before.
+
+        A point stands for those since the point before it, so that the next one counts where it lies behind the step.
+        """
+        if steps == self.steps:
+            return list(zip(self._low, self._high, strict=True))
+        return [self._reach(before, step) for before, step in zip((-math.inf, *steps), steps, strict=False)]
+
+    def _reach(self, before: float, step: int) -> Sequence[float | None]:
+        first, last = bisect.bisect_right(self.steps, before), bisect.bisect_left(self.steps, step)
+        until = last + self.spans(step)
+        return [*self._low[first:until], *self._high[first:until]]
 
     def _between(self, place: int, step: int, before: float | None, after: float | None) -> float:
         assert before is not None

@@ -13,11 +13,10 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from oarlock.spec.simulator import recordings
+from oarlock.web.drawing import colours
 
 WIDTH, HEIGHT = 640, 160
 ROW = 8
-COLOURS = 8
-DASHES = 2
 MOST_RUNS = 16
 MOST_POINTS = 1000
 MOST_BARS = 16_000
@@ -104,7 +103,12 @@ def pictures(found: Sequence[recordings.Curves]) -> Pictures:
         return WIDTH * math.log(min(max(at, least), greatest) / least) / span
 
     lines = tuple(
-        Line(one.run, _steps(one.completion, place, 1.0), number % COLOURS, number // COLOURS % DASHES)
+        Line(
+            one.run,
+            _steps(one.completion, place, 1.0),
+            number % colours.COLOURS,
+            number // colours.COLOURS % colours.DASHES,
+        )
         for number, one in enumerate(found)
     )
     return Pictures(
@@ -177,4 +181,4 @@ def _bounded(value: float) -> float:
 
 
 def _box(bar: recordings.Bar, start: float, end: float, scale: float) -> Box:
-    return Box(start * scale, bar.row * ROW, max(0.5, (end - start) * scale), bar.job % COLOURS)
+    return Box(start * scale, bar.row * ROW, max(0.5, (end - start) * scale), bar.job % colours.COLOURS)

@@ -136,18 +136,10 @@ def _parts(job: jobs.Job, attempt: attempts.Attempt, begin: float, end: float, s
         yield Stretch(x, width, marks.PHASES[phase].colour, str(phase), at, stop if over else None)
         at = stop
     if attempt.ended_at is not None:
-        word = _ended(job, attempt)
+        outcome = job.outcome(attempt) or phases.Phase.QUEUED
+        word = f"ended: {outcome}{' again' if outcome is phases.Phase.QUEUED else ''}"
         x = max(0.0, (until - begin) * scale - 4)
-        yield Stretch(x, 4, marks.PHASES[word].colour, f"ended: {word}", attempt.ended_at, attempt.ended_at)
-
-
-def _ended(job: jobs.Job, attempt: attempts.Attempt) -> str:
-    """Return the phase in which an attempt has left its job."""
-    if job.attempts[-1].number == attempt.number and job.terminal:
-        return str(job.phase)
-    verdict = attempt.verdict
-    failed = verdict is not None and verdict.cause not in (attempts.Cause.SUCCEEDED, attempts.Cause.STOPPED)
-    return str(phases.Phase.FAILED if failed else phases.Phase.HALTED)
+        yield Stretch(x, 4, marks.PHASES[outcome].colour, word, attempt.ended_at, attempt.ended_at)
 
 
 def _last(job: jobs.Job, attempt: attempts.Attempt) -> phases.Phase:

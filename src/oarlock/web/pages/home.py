@@ -220,7 +220,7 @@ def _key(one: bodies.Tenant) -> forecasts.Key:
 
 async def _spark(visit: visits.Visit, job: summaries.Summary) -> str:
     try:
-        found = await visit.client.metrics(job.id, ["loss"], points=POINTS)
+        found = await visit.client.metrics(job.id, ["loss"], points=POINTS, ranks=1)
     except errors.OarlockError:
         return ""
     return charts.sparkline(found.series[0].values) if found.series else ""

@@ -33,17 +33,20 @@ _NUMBER = re.compile(r"-?\d+(\.\d+)?(e[+-]?\d+)?", re.ASCII)
 
 
 @jinja2.pass_context
-def link(context: jinja2.runtime.Context, table: str, section: str = "", **chosen: str) -> markupsafe.Markup:
+def link(
+    context: jinja2.runtime.Context, table: str, section: str = "", words: str = "", **chosen: str
+) -> markupsafe.Markup:
     """Return the link to a table as CSV. A table of a part that is made on demand names that: its `section`.
 
-    `chosen` are parameters that the address lacks where the page answers a form.
+    `words` name the table to a reader, if its name does not. `chosen` are parameters that the address lacks where the
+    page answers a form.
     """
     kept = {name: values for name, values in context["asked"].items() if name not in PASSING}
     part = {"sections": section} if section else {}
     query = urlencode({**kept, **chosen, **part, PARAMETER: table}, doseq=True)
     return markupsafe.Markup(
         '<p class="csv"><a href="?{}" download>CSV<span class="hidden"> of the table {}</span></a></p>'
-    ).format(query, table.replace("-", " "))
+    ).format(query, texts.visible(words) or table.replace("-", " "))
 
 
 def most(asked: str, table: str, shown: int) -> int:

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import click
+
 from oarlock.cli import command
 from oarlock.cli.output import terminal
 
@@ -29,6 +31,9 @@ POINTS = 500
     help="Most points of a series (1 to 10000).",
 )
 @command.option("--steps", metavar="FIRST:LAST", help="Show only these steps: 100:200, 100: or :200.")
+@command.option(
+    "--ranks", type=click.IntRange(1), metavar="N", help="Show the series of the first N ranks that report it."
+)
 @command.option("--csv", "as_csv", is_flag=True, help="Print each point: task, process, name, step, time, value.")
 @command.json_option
 @command.connected
@@ -38,6 +43,7 @@ def metrics(
     names: tuple[str, ...],
     points: int,
     steps: str | None,
+    ranks: int | None,
     as_csv: bool,
     as_json: bool,
 ) -> None:
@@ -46,7 +52,7 @@ def metrics(
 
     if not 1 <= points <= 10_000:
         raise errors.InvalidInput(f"{points} is out of range", path="--points", hint="Write a number from 1 to 10000.")
-    found = client.metrics(job, names, points=points, steps=_steps(steps))
+    found = client.metrics(job, names, points=points, steps=_steps(steps), ranks=ranks)
     if as_json:
         terminal.json_out(found)
     elif as_csv:

@@ -8,6 +8,8 @@ words, for readers without a pointer that stays over a bar.
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,6 +31,10 @@ AHEAD = 0.5
 MOST_NODES = 200
 MOST_HELD = 5000
 TICKS = 5
+MOST_OF_NAME = 60
+_OTHERS = re.compile(r"[^A-Za-z0-9._-]+")
+"""Characters of a group's name that do not stand in its id as they are."""
+
 PARTS = 320
 """Parts of the past's length by which the map moves on: one for each unit of its width."""
 
@@ -96,7 +102,7 @@ def _groups(found: Sequence[bodies.NodeState], chosen: dict[str, str], drawn: cl
         by_name.setdefault(_group(one, chosen["group"], drawn), []).append(one)
     groups, left = [], MOST_NODES
     first = max(1, int(chosen["first"] or 1))
-    for number, (name, states) in enumerate(sorted(by_name.items())):
+    for name, states in sorted(by_name.items()):
         asked = not chosen["in"] or chosen["in"] == name
         before = first - 1 if chosen["in"] and first <= len(states) else 0
         shown = states[before : before + left] if asked else []
@@ -104,7 +110,7 @@ def _groups(found: Sequence[bodies.NodeState], chosen: dict[str, str], drawn: cl
         until = before + len(shown)
         groups.append(
             {
-                "id": f"group-{number}",
+                "id": _id(name),
                 "name": name,
                 "nodes": len(states),
                 "ready": sum(one.node.ready for one in states),
@@ -119,6 +125,17 @@ def _groups(found: Sequence[bodies.NodeState], chosen: dict[str, str], drawn: cl
             }
         )
     return groups
+
+
+def _id(group: str) -> str:
+    """Return the id of a group, which is the name of its table, too. It is made from the group's name alone.
+
+    So a group that comes or goes does not change what the reader has folded, nor the address of another's table.
+    """
+    plain = _OTHERS.sub("-", group)[:MOST_OF_NAME]
+    if plain != group:
+        plain += f"~{hashlib.sha256(group.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
+    return f"group-{plain}"
 
 
 def _group(state: bodies.NodeState, by: str, drawn: clustermap.Map) -> str:

@@ -142,18 +142,13 @@ async def _sheet(visit: visits.Visit, found: Sequence[jobs.Job], name: str) -> A
     try:
         yield _lines([("job", "id", "task", "process", "metric", "step", "time", "value", "least", "greatest")])
         for job in found:
-            most = max(1, min(POINTS_IN_FILE, ROWS_IN_FILE // _ranks(job)))
+            most = max(1, min(POINTS_IN_FILE, ROWS_IN_FILE // metrics.processes(job)))
             told = await visit.client.metrics(job.id, [name], points=most)
             yield await asyncio.to_thread(_lines, _points(job, told))
     except errors.OarlockError as error:
         yield _lines([[f"cut: {error.message}"]])
     finally:
         await visit.close()
-
-
-def _ranks(job: jobs.Job) -> int:
-    """Return the most processes that the job has at a time."""
-    return max(1, sum((role.max or role.count) * role.nproc for role in job.spec.roles.values()))
 
 
 def differences(found: Sequence[jobs.Job]) -> list[tuple[str, list[str]]]:
@@ -280,7 +275,8 @@ async def _drawn(visit: visits.Visit, found: Sequence[jobs.Job]) -> list[charts.
     drawn = []
     for name in visit.query.get("name", [])[: metrics.MOST_DRAWN]:
         lines = await asyncio.gather(*(_line(visit, job, name) for job in found))
-        drawn += await asyncio.to_thread(charts.of_lines, name, [one for one in lines if one.steps])
+        shown = [one for one in lines if one.steps]
+        drawn += await asyncio.to_thread(charts.of_lines, name, shown, apart=True)
     return drawn
 
 

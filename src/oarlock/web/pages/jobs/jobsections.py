@@ -6,6 +6,7 @@ may name some (`?sections=ranks,log`) or all of them, which is the report.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -16,10 +17,13 @@ from oarlock.display.jobs import eventlines, keptfiles, stragglers
 from oarlock.spec import attempts, bodies, errors, jobs
 from oarlock.web.access import visits
 from oarlock.web.drawing import charts, rankgrid, speedcurve
+from oarlock.web.pages.jobs import metrics
 from oarlock.web.rendering import tables
 
-POINTS = 200
-CHARTS = 24
+POINTS, CHARTS = 200, 24
+FEWEST_POINTS, MOST_POINTS = 25, 100_000
+"""The points of a rank in a chart, and those of all ranks in all charts: very many ranks have fewer charts."""
+
 LOG_LINES = 100
 EVENTS = 50
 DECISIONS = 50
@@ -65,13 +69,22 @@ async def _ranks(visit: visits.Visit, job: jobs.Job) -> dict[str, Any]:
 
 async def _metrics(visit: visits.Visit, job: jobs.Job) -> dict[str, Any]:
     try:
-        names = await visit.client.metric_names(job.id)
-        shown = sorted(names, key=lambda name: (name != "loss", name))[:CHARTS]
-        found = await visit.client.metrics(job.id, shown, points=POINTS) if shown else answers.Metrics()
+        names = sorted(await visit.client.metric_names(job.id), key=lambda name: (name != "loss", name))
+        count, points = _extent(metrics.processes(job), len(names))
+        found = await visit.client.metrics(job.id, names[:count], points=points) if names else answers.Metrics()
+        marks = await metrics.marks(visit, job)
     except errors.OarlockError:
-        return {"charts": [], "hidden": 0}
-    drawn = charts.charts(msgspec.structs.replace(found, names=tuple(shown)))
-    return {"charts": drawn, "hidden": max(0, len(names) - CHARTS)}
+        return {"charts": [], "marked": False, "hidden": 0}
+    told = msgspec.structs.replace(found, names=tuple(names[:count]))
+    drawn = await asyncio.to_thread(charts.charts, told, **marks)
+    marked = any(one.marks or any(line.gaps for line in one.lines) for one in drawn)
+    return {"charts": drawn, "marked": marked, "hidden": len(names) - count}
+
+
+def _extent(ranks: int, names: int) -> tuple[int, int]:
+    """Return how many names have a chart, and how many points of each rank are read for one."""
+    count = min(names, CHARTS, max(1, MOST_POINTS // (ranks * FEWEST_POINTS)))
+    return count, max(1, min(POINTS, MOST_POINTS // (ranks * max(1, count))))
 
 
 async def _log(visit: visits.Visit, job: jobs.Job) -> dict[str, Any]:

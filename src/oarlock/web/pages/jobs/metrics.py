@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -16,7 +16,7 @@ from oarlock.display import amounts
 from oarlock.spec import bodies, jobfile, jobs
 from oarlock.web import routing
 from oarlock.web.access import visits
-from oarlock.web.drawing import charts, colours, curves
+from oarlock.web.drawing import charts, curves
 from oarlock.web.updates import topics
 
 MOST_NAMES = 2000
@@ -29,11 +29,7 @@ AXES = {
     "time": "time",
     "since": "hours since the start",
 }
-MANY = 8
-"""With more ranks than that, their mean and range are drawn unless their lines are asked for."""
-
-MOST_LINES = 64
-RANKS = {"": f"lines; the mean of more than {MANY}", "lines": "lines", "range": "mean and range"}
+RANKS = {"": f"lines; the mean of more than {curves.MANY}", "lines": "lines", "range": "mean and range"}
 REFRESH_S = 5
 """No event tells of numbers: a page of a running job looks for them."""
 
@@ -55,6 +51,8 @@ async def show(visit: visits.Visit) -> routing.Filled:
     text, only = visit.asked("q"), visit.query.get("name", [])[:MOST_DRAWN]
     found = [name for name in names if text.casefold() in name.casefold()]
     drawn = [await visit.client.metrics(job.id, [name], points=POINTS) for name in only]  # one after the other
+    marked = await marks(visit, job) if only else {}
+    look = (visit.asked("ranks"), window(visit))
     return routing.Filled(
         template="jobs/metrics.html",
         facts={
@@ -64,7 +62,7 @@ async def show(visit: visits.Visit) -> routing.Filled:
             "total": len(names),
             "found": len(found),
             "hidden": max(0, len(found) - MOST_NAMES),
-            **await asyncio.to_thread(_drawn, drawn, tuple(only), visit.asked("ranks"), window(visit)),
+            **await asyncio.to_thread(_drawn, drawn, tuple(only), *look, marked),
             "chosen": {"q": text, **{name: visit.asked(name) for name in ("ranks", *LOOKS)}},
             "axes": AXES,
             "ranks": RANKS,
@@ -82,12 +80,12 @@ async def numbers(visit: visits.Visit) -> responses.Response:
     name = visit.asked("name")  # without one the API would answer with all series
     found = await visit.client.metrics(job.id, [name], points=POINTS, steps=steps) if name else answers.Metrics()
     told = await epochs(visit, job.id, found.names, POINTS)
-    marks = {"starts": [one.started_at for one in job.attempts], "resized": await resized(visit, job)}
+    marked = await marks(visit, job)
     ranks, smoothing = visit.asked("ranks"), window(visit)
 
     def encoded() -> bytes:
         series = [
-            msgspec.structs.replace(one, epochs=curves.along(told, one.steps), **marks)
+            msgspec.structs.replace(one, epochs=curves.along(told, one.steps), **marked)
             for one in _lines(found.series, ranks, smoothing)
         ]
         return msgspec.json.encode(Numbers(series, _left_out(found.series, series)))
@@ -96,25 +94,16 @@ async def numbers(visit: visits.Visit) -> responses.Response:
 
 
 def _lines(found: Sequence[answers.Series], ranks: str, smoothing: float) -> list[curves.Columns]:
-    """Return the lines as the reader chose them: one for each rank, or one for all of them."""
-    mean = ranks == "range" or (ranks != "lines" and len(found) > MANY)
-    lines: Iterable[curves.Columns] = (
-        [curves.together(found)] if mean and len(found) > 1 else map(curves.columns, found[:MOST_LINES])
-    )
+    """Return the lines as the reader chose them, with their smoothed ones."""
     return [
-        msgspec.structs.replace(
-            one,
-            colour=place % colours.COLOURS,
-            dash=place // colours.COLOURS % colours.DASHES,
-            smooth=curves.smoothed(one, smoothing) if smoothing else [],
-        )
-        for place, one in enumerate(lines)
+        msgspec.structs.replace(one, smooth=curves.smoothed(one, smoothing) if smoothing else [])
+        for one in curves.lines(found, ranks)
     ]
 
 
 def _left_out(found: Sequence[answers.Series], lines: Sequence[curves.Columns]) -> int:
     """Return the number of ranks that have no line."""
-    return len(found) - len(lines) if len(lines) == MOST_LINES else 0
+    return len(found) - len(lines) if len(lines) == curves.MOST_LINES else 0
 
 
 def window(visit: visits.Visit) -> float:
@@ -126,12 +115,22 @@ def window(visit: visits.Visit) -> float:
     return asked if 0 < asked <= MOST_WINDOW else 0.0
 
 
+async def marks(visit: visits.Visit, job: jobs.Job) -> dict[str, list[float]]:
+    """Return the times that a chart marks: those at which attempts began, or got another number of workers."""
+    return {"starts": [one.started_at for one in job.attempts], "resized": await resized(visit, job)}
+
+
 async def resized(visit: visits.Visit, job: jobs.Job) -> list[float]:
     """Return the times at which a running attempt got another number of workers."""
     if not jobfile.reshapes(job.spec):
         return []
     made = await visit.client.decisions(job.id)
     return [one.at for one in made.items if one.what in (bodies.What.RESIZED, bodies.What.MOVED)]
+
+
+def processes(job: jobs.Job) -> int:
+    """Return the most processes that the job has at a time: each may report every metric."""
+    return max(1, sum((role.max or role.count) * role.nproc for role in job.spec.roles.values()))
 
 
 async def epochs(visit: visits.Visit, job: str, names: Sequence[str], points: int) -> answers.Series | None:
@@ -143,11 +142,17 @@ async def epochs(visit: visits.Visit, job: str, names: Sequence[str], points: in
     return next(iter(found.series), None)
 
 
-def _drawn(drawn: Sequence[answers.Metrics], only: Sequence[str], ranks: str, smoothing: float) -> dict[str, Any]:
+def _drawn(
+    drawn: Sequence[answers.Metrics],
+    only: Sequence[str],
+    ranks: str,
+    smoothing: float,
+    marked: dict[str, list[float]],
+) -> dict[str, Any]:
     """Return the charts and the table of single metrics."""
     found, left_out = [], 0
     for name, told in zip(only, drawn, strict=True):
-        lines = _lines(told.series, ranks, smoothing)
+        lines = [msgspec.structs.replace(one, **marked) for one in _lines(told.series, ranks, smoothing)]
         found += charts.of_lines(name, lines)
         left_out = max(left_out, _left_out(told.series, lines))
     return {"charts": found, "left_out": left_out, "table": [_summary(one) for told in drawn for one in told.series]}
