@@ -3,14 +3,15 @@
 A test is skipped for a need of this table alone. The table's lines that left tests out are printed at the end of a run.
 `-m "needs(need='Kubernetes API server')"` takes the tests that are marked with a need: so `make test-kube` leaves out
 what `make test` has run, and a test is in one of the two.
-Where CI is set (`.ci/run` sets it) a test that was skipped for any other reason fails the run. So does one that was
-skipped for a need that the run itself has promised to meet (TEST_NEEDS_MET, `make test-kube`): then the cluster, not
-the machine, is at fault.
+Where CI is set (`.ci/run` sets it) a test that was skipped for any other reason fails the run. So does, with or
+without CI, one that was skipped for a need that the run itself has promised to meet (TEST_NEEDS_MET, `make test-kube`):
+then the cluster, not the machine, is at fault.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import subprocess
 from collections import Counter
@@ -116,9 +117,9 @@ def small_disk(place: Path, size: str) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(place)], check=True)
 
 
-def told(reasons: Iterable[str], met: Collection[str] = ()) -> tuple[list[str], list[str]]:
-    """Return the lines to print for the reasons of skipped tests, and those for reasons that excuse nothing: they are
-    not of the table, or are needs that are `met`.
+def told(reasons: Iterable[str], met: Collection[str] = ()) -> tuple[list[str], list[str], list[str]]:
+    """Return the lines to print for the reasons of skipped tests, for reasons that are not of the table, and for needs
+    that should have been `met`.
     """
     counts = Counter(next((need for need in TABLE if _reason(need) in reason), reason) for reason in reasons)
     lines = {
@@ -127,16 +128,17 @@ def told(reasons: Iterable[str], met: Collection[str] = ()) -> tuple[list[str], 
         if need in TABLE
     }
     other = [f"skipped for a reason that is not in the table: {reason}" for reason in counts if reason not in TABLE]
-    other += [f"{MET} names what is not in the table: {need}" for need in met if need not in TABLE]
-    broken = [
+    broken = [f"{MET} names what is not in the table: {need}" for need in met if need not in TABLE]
+    broken += [
         f"{line} {MET} promises it: the cluster is not what it should be" for need, line in lines.items() if need in met
     ]
-    return sorted(line for need, line in lines.items() if need not in met), sorted(other + broken)
+    return sorted(line for need, line in lines.items() if need not in met), sorted(other), sorted(broken)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    unexcused = _skipped(session.config)[1]
-    if not unexcused or not os.environ.get("CI"):
+    _, other, broken = _skipped(session.config)
+    unexcused = [*other, *broken] if os.environ.get("CI") else broken
+    if not unexcused:
         return
     if session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
@@ -146,16 +148,16 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    lines, unexcused = _skipped(config)
-    if lines or unexcused:
+    lines, *unexcused = _skipped(config)
+    if lines or any(unexcused):
         terminalreporter.section("needs that this machine does not meet (tests/needs.py)")
     for line in lines:
         terminalreporter.write_line(line)
-    for reason in unexcused:
+    for reason in itertools.chain(*unexcused):
         terminalreporter.write_line(reason, red=True)
 
 
-def _skipped(config: pytest.Config) -> tuple[list[str], list[str]]:
+def _skipped(config: pytest.Config) -> tuple[list[str], list[str], list[str]]:
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     reports = [] if reporter is None else reporter.getreports("skipped")  # None in a worker of xdist
     met = [need.strip() for need in os.environ.get(MET, "").split(",") if need.strip()]

@@ -125,6 +125,11 @@ def test_a_server_of_one_machine_adds_no_nodes(home: Path) -> None:
         (("max = 3", "max = 3\ndomains = { rack = 0 }"), "kubernetes.node_classes.large.domains", "from 1"),
         (("max = 3", 'max = 3\ntaints = ["team=red"]'), "kubernetes.node_classes.large.taints", "KEY=VALUE:EFFECT"),
         (("max = 3", "max = 3\ngpus = -1"), "kubernetes.node_classes.large.gpus", "0 to"),
+        (
+            ("max = 3", 'max = 3\n[kubernetes.namespaces.training]\nuser = "ann"'),
+            "kubernetes.namespaces.training",
+            "a namespace for the user",
+        ),
     ],
 )
 def test_settings_without_which_no_pod_runs_are_refused(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -43,3 +46,41 @@ def test_each_test_that_needs_an_api_server_lies_in_a_folder_of_make_test_kube()
     marked.remove(Path(__file__))
     assert marked
     assert not [path for path in marked if not any(path.is_relative_to(folder) for folder in folders)]
+
+
+def test_make_test_kube_lets_a_program_build_its_api_server(tmp_path: Path) -> None:
+    """Where no folder is named. The tests may then be skipped for nothing that the build has."""
+    script = Path("tests", "backends", "kubernetes", "testcluster", "assets.sh")
+    built = tmp_path / "cache" / "oarlock-kube" / "bin"
+    for folder in (script.parent, ".venv/bin", built):
+        (tmp_path / folder).mkdir(parents=True)
+    for name in ("Makefile", script):
+        shutil.copy(ROOT / name, tmp_path / name)
+    programs = {
+        "cluster": f'test "$*" = assets && echo {built}',
+        ".venv/bin/python": 'echo "$KUBEBUILDER_ASSETS: $TEST_NEEDS_MET"',
+        **{str(built / name): "exit 1" for name in ("kube-apiserver", "kubelet")},
+    }
+    for name, body in programs.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
+        (tmp_path / name).chmod(0o755)
+    for name in ("pyproject.toml", "constraints.txt", ".venv/.setup-dev"):
+        (tmp_path / name).touch()
+
+    def make(**env: str) -> subprocess.CompletedProcess[str]:
+        names = ("KUBE", "TEST_", "MAKE", "MFLAGS")
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(names)}
+        return subprocess.run(
+            ["make", "--silent", "test-kube", "envtest=/none"],
+            cwd=tmp_path,
+            env={**kept, "XDG_CACHE_HOME": str(tmp_path / "cache"), **env},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    said = f"{built}: Kubernetes API server,custom objects,kube-scheduler,garbage collector\n"
+    assert make(TEST_CLUSTER="./cluster").stdout == said
+    assert make(KUBEBUILDER_ASSETS=str(built), TEST_CLUSTER="./cluster").stdout == said
+    assert make(KUBEBUILDER_ASSETS="/none", TEST_CLUSTER="./cluster").returncode
+    assert "There is no kube-apiserver" in make().stderr

@@ -242,6 +242,7 @@ def _check_cluster(told: Settings) -> None:
     """Refuse settings with which no pod could start or reach the server."""
     cluster = told.kubernetes
     told.node_classes  # noqa: B018  (it is checked when it is read)
+    cluster.check_namespaces()
     cluster.check_profiles()
     if cluster.checkpoint_claim and cluster.checkpoint_url:
         raise errors.InvalidInput(

@@ -28,14 +28,14 @@ CLUSTER = os.environ.get("TEST_CLUSTER", "")
 """The program that made the cluster (`cluster.sh`), if images may be loaded with it."""
 KEPT = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "oarlock-images"
 """The folder of `images.sh`."""
-IMAGES = {f"registry.example/{name}:1" for name in ("oarlock", "torch-cpu", "plain", "static", "mpi")}
+IMAGES = {f"registry.example/{name}:1" for name in ("oarlock", "torch-cpu", "tensorboard", "plain", "static", "mpi")}
 SERVER, JOBS = "oarlock", "oarlock-jobs"
 URL = "https://localhost:7443"
 PATIENCE_S = 1200
 BUILDAH = """#!/bin/sh
 # The images are built before the tests, by the same script; here no registry is asked.
 case "$*" in
-    *registry.example/oarlock:1* | *registry.example/torch-cpu:1*) exit 0 ;;
+    *registry.example/oarlock:1* | *registry.example/torch-cpu:1* | *registry.example/tensorboard:1*) exit 0 ;;
 esac
 echo "buildah $*" >&2
 exit 1

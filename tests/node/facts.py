@@ -1,4 +1,4 @@
-"""The facts of an image in a docker archive, as JSON: its id, the size of its own layers, its Python packages.
+"""The facts of an image in a docker archive, as JSON: its id, its user, the size of its own layers, its packages.
 
 Usage: facts.py ARCHIVE BASE_LAYERS. The first layers are those of the base, which every image shares.
 """
@@ -24,6 +24,9 @@ def facts(archive: Path, base: int) -> dict[str, Any]:
         assert manifest_file is not None
         (manifest,) = json.load(manifest_file)
         found["id"] = manifest["Config"].removesuffix(".json")
+        config = tar.extractfile(manifest["Config"])
+        assert config is not None
+        found["user"] = json.load(config)["config"].get("User", "")
         for name in manifest["Layers"][base:]:
             layer = tar.extractfile(name)
             assert layer is not None

@@ -101,4 +101,6 @@ small plain # it also makes the base of the others
 small static
 small mpi
 large server oarlock Dockerfile deploy/images/runtime.py pyproject.toml README.md LICENSE src
-large torch-cpu torch-cpu deploy/images/frameworks/Dockerfile deploy/images/frameworks/torch-cpu.txt
+for name in torch-cpu tensorboard; do
+    large "$name" "$name" deploy/images/frameworks/{Dockerfile,"$name.txt"}
+done

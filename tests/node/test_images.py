@@ -15,7 +15,7 @@ from tests.node import conftest
 pytestmark = pytest.mark.node
 
 PAGE = blocks.ROOT / "docs" / "images.md"
-IMAGES = {"server": "oarlock", "torch-cpu": "torch-cpu"}
+IMAGES = {"server": "oarlock", "torch-cpu": "torch-cpu", "tensorboard": "tensorboard"}
 """By name in deploy/images, the image of the tests."""
 TOLERANCE = 0.1
 """Debian mends its packages from day to day."""
@@ -48,6 +48,14 @@ def test_the_page_has_the_contents_and_the_sizes_of_the_build(name: str) -> None
     assert said == packages, f"the row of the build is\n{row}"
     for size, built in zip(sizes, (found["compressed"], found["unpacked"]), strict=True):
         assert float(size.split()[0]) * 1e6 == pytest.approx(built, rel=TOLERANCE), f"the row of the build is\n{row}"
+
+
+@pytest.mark.parametrize(
+    ("name", "user"), [("server", "10001:10001"), ("torch-cpu", "0"), ("tensorboard", "10001:10001")]
+)
+def test_an_image_that_no_other_is_made_over_is_not_roots(name: str, user: str) -> None:
+    """Pods name their user themselves. More is installed over the image of torch by root."""
+    assert facts(name)["user"] == user
 
 
 def built_again(name: str) -> str:

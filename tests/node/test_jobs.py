@@ -6,6 +6,7 @@ import contextlib
 import json
 import re
 
+import httpx
 import pytest
 from tests.node import conftest
 from tests.node.conftest import Site
@@ -207,6 +208,56 @@ def test_a_command_runs_inside_a_task(site: Site) -> None:
     site.wait_phase("looked-into", "CANCELED", timeout_s=conftest.PATIENCE_S)
 
 
+def test_tensorboard_runs_beside_a_job_in_the_image_of_the_installation(site: Site) -> None:
+    """The page of its program, and the curve of the job, come through the server in the cluster."""
+    site.write(
+        "curves.py",
+        """
+        import time, torch
+        from oarlock import train
+        train.init()
+        with train.Session(model=torch.nn.Linear(1, 1), total_steps=100_000) as session:
+            for step in session.steps():
+                session.log(loss=1.0 / (step + 1))
+                time.sleep(0.1)
+        """,
+    )
+    site.write(
+        "curves.yaml",
+        """
+        name: curves
+        command: python curves.py
+        tensorboard: true
+        grace: 1s
+        roles: {worker: {count: 1, cpus: 0.5}}
+        """,
+    )
+    site.do("submit", "curves.yaml")
+    pod = f"{site.job('curves')['id'].lower()}-1-tensorboard"
+    with site.start("tensorboard", "curves", "--port", "0") as command:
+        try:
+            assert command.stdout is not None
+            url = command.stdout.readline().strip()
+            assert url.startswith("http://localhost:"), (url, command.stderr and command.stderr.read())
+            site.until(lambda: "loss" in read(f"{url}data/plugin/scalars/tags"), "the curve of the job")
+            assert "<title>TensorBoard</title>" in read(url)
+            (there,) = [one for one in site.pods() if one["metadata"]["name"] == pod]
+            (program,) = [one for one in there["status"]["containerStatuses"] if one["name"] == "tensorboard"]
+            assert (program["image"], program["restartCount"]) == ("registry.example/tensorboard:1", 0)
+            site.do("cancel", "curves", "--wait")
+            gone(site)
+            assert command.wait(conftest.PATIENCE_S) == 0, "the command ends with the job"
+        finally:
+            command.kill()
+
+
+def read(url: str) -> str:
+    """Return what is said there; nothing where TensorBoard does not answer yet."""
+    with contextlib.suppress(httpx.TransportError):
+        return httpx.get(url, timeout=conftest.PATIENCE_S, trust_env=False).text
+    return ""
+
+
 def test_a_job_goes_on_while_the_server_moves(site: Site) -> None:
     """The pod of the server is deleted; the next one takes the job over, with its logs."""
     site.write(
@@ -269,7 +320,7 @@ def test_the_doctor_works_in_the_pod_of_the_server(site: Site) -> None:
     assert {line.split()[0] for line in said} == {"ok"}, said
     checked = [line.split()[1] for line in said]
     assert {"cluster:", "rights:", "nodes:", "server:"} <= set(checked), said
-    assert checked.count("images:") == 2, said
+    assert checked.count("images:") == 3, said
 
 
 def authority(site: Site) -> conftest.Path:

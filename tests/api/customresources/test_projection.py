@@ -384,6 +384,27 @@ async def test_only_an_object_of_this_cluster_beside_the_pods_owns_them(real_des
         assert await projection.references(resources.Resource(desk.pods, "x", "u")) == []
 
 
+async def test_an_object_that_has_gone_with_its_definition_owns_no_pods(desk: Desk) -> None:
+    """The job's record names it until the server has made another one; that of a job that was applied always does."""
+    now = [0.0]
+    await desk.rig.submit("root", name="train")
+    async with desk.serving():
+        before = await projected(desk, "train")
+    assert before.resource is not None
+    async with desk.client() as api:
+        projection = projecting.Projection(api, desk.site, monotonic=lambda: now[0])
+        assert await projection.owner(before) == before.resource
+        await desk.undefine()
+        now[0] += projecting.DEFINITION_S
+        assert await projection.owner(before) is None
+        await desk.define()
+        assert await projection.owner(before) is None
+        assert await projection.references(before.resource) == []
+        async with desk.serving():
+            after = await desk.job("train", lambda job: job.resource not in {None, before.resource})
+        assert await projection.owner(after) == after.resource
+
+
 @apiserver.needed
 async def test_the_garbage_collector_removes_what_an_object_owns_and_nothing_else(real_desk: RealDesk) -> None:
     if not (apiserver.ASSETS / "kube-controller-manager").exists():
@@ -416,6 +437,48 @@ async def test_the_garbage_collector_removes_what_an_object_owns_and_nothing_els
         assert await settled()
     finally:
         desk.server.stop("kube-controller-manager")
+
+
+@apiserver.needed
+async def test_a_gang_that_goes_with_the_definition_starts_again_and_stays(real_desk: RealDesk) -> None:
+    """The garbage collector removes its pods with their owner, and would remove the next ones if they named it, too."""
+    if not (apiserver.ASSETS / "kube-controller-manager").exists():
+        needs.skip("garbage collector")
+    desk, core = real_desk, f"/api/v1/namespaces/{real_desk.pods}"
+    for name in ("train", "goes"):
+        await desk.rig.submit("root", name=name)
+    async with desk.serving():
+        job, other = await projected(desk, "train"), await projected(desk, "goes")
+
+    async def make(owner: resources.Resource | None, index: int) -> None:
+        for manifest in gang(desk, owner, index).pods.values():
+            await desk.admin.create(f"{core}/pods", manifest, objects.Bare)
+
+    async def until_left(count: int, what: str) -> None:
+        async def holds() -> bool:
+            return len(await desk.admin.list(f"{core}/pods", objects.Bare, OURS)) == count
+
+        await until(holds, what)
+
+    async with launches(desk) as projection:
+        for index, one in enumerate((job, other)):
+            assert await projection.owner(one) == one.resource
+            await make(one.resource, index)
+        desk.server.start_garbage_collector()
+        try:
+            namespace, name = place(other)
+            await desk.admin.delete(f"{resources.API}/namespaces/{namespace}/oarlockjobs/{name}")
+            await until_left(1, "the collector works")
+            await desk.undefine()
+            await desk.define()
+            await until_left(0, "the pod goes with the definition")
+            await projection.present_definition()
+            await make(await projection.owner(job), 2)
+            await asyncio.sleep(3)  # time to remove it
+            await until_left(1, "the pod of the next attempt stays")
+        finally:
+            desk.server.stop("kube-controller-manager")
+    assert (await desk.job("train")).intent == "run"
 
 
 OURS: client.Params = {"labelSelector": "app.kubernetes.io/managed-by=oarlock"}

@@ -109,3 +109,13 @@ def test_the_builder_of_each_image_hands_the_snapshot_on(builder: Builder, image
     assert [word for word in words if word.endswith("Dockerfile")] == [
         "Dockerfile" if image == "server" else "deploy/images/frameworks/Dockerfile"
     ]
+
+
+def test_only_the_image_of_tensorboards_has_a_user_of_its_own(builder: Builder) -> None:
+    """Images are made over those for jobs, with more packages: that takes root."""
+    given = {}
+    for image in sorted(file.stem for file in (IMAGES / "frameworks").glob("*.txt")):
+        assert builder.run(str(IMAGES / "build"), image, "registry.example/it:1").returncode == 0
+        given[image] = [word for word in builder.said.read_text().splitlines() if word.startswith("RUN_AS=")]
+    assert {image: users for image, users in given.items() if users} == {"tensorboard": ["RUN_AS=10001:10001"]}
+    assert DOCKERFILES[1].read_text().endswith("\nARG RUN_AS=0\nUSER $RUN_AS\n")

@@ -179,6 +179,7 @@ class KubernetesBackend:
     async def check_reached(self, url: str) -> None:
         """Let pods try whether they reach the server at `url`. Raises Unavailable where they do not."""
         why = ""
+        self._running.append(asyncio.create_task(reaching.sweep(self._api, self._site)))
         try:
             await self._synced()
             ready = [node.name for node in self._state.nodes() if node.ready and not node.taints]

@@ -276,7 +276,7 @@ def pod(site: Site, image: str) -> rendering.Manifest:
     return {
         **asked,
         "metadata": {
-            "name": f"oarlock-pull-{named}",
+            "name": f"{reaching.PULL}{named}",
             "namespace": site.namespace,
             "labels": {labels.MANAGED_BY: "oarlock"},
         },

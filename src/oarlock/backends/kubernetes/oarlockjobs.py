@@ -65,7 +65,7 @@ class OarlockJobs:
         return await projecting.identity(self._api, namespace)
 
     async def present_definition(self) -> str | None:
-        found = await projecting.definition(self._api)
+        found = await self._projection.present_definition()
         return found or (None if await projecting.defined(self._api) else "")
 
     async def definition(self) -> str | None:

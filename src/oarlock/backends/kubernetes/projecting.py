@@ -76,7 +76,7 @@ class Projection:
         self._forbidden: dict[str, _Forbidden] = {}  # by namespace
         self._defined = False
         self._discovered_at: float | None = None
-        self._definition: tuple[str | None, float] | None = None  # its UID, and when it was read
+        self._definition: tuple[str | None, float] = "", 0.0  # its UID, and when it was read
         self._reading = asyncio.Lock()
 
     async def make(self, job: jobs.Job) -> resources.OarlockJob | None:
@@ -118,11 +118,25 @@ class Projection:
 
     async def definition(self) -> str | None:
         """Return the UID of the definition, as it was a short time ago, or None."""
+        return await self._lately_defined() or None
+
+    async def present_definition(self) -> str | None:
+        """Return what `projecting.definition` returns now: objects that are made next have that definition."""
         async with self._reading:
-            now = self._monotonic()
-            if self._definition is None or now - self._definition[1] >= DEFINITION_S:
-                self._definition = await definition(self._api) or None, now
-            return self._definition[0]
+            return await self._read_definition()
+
+    async def _lately_defined(self) -> str | None:
+        """Return the same as it was a short time ago. A definition that was not there may be there now."""
+        async with self._reading:
+            known, read_at = self._definition
+            is_fresh = self._monotonic() < read_at + DEFINITION_S and known != ""
+            return known if is_fresh else await self._read_definition()
+
+    async def _read_definition(self) -> str | None:
+        read_at = self._monotonic()
+        found = await definition(self._api)
+        self._definition = found, read_at
+        return found
 
     async def owner(self, job: jobs.Job) -> resources.Resource | None:
         """Return the object that owns the job's pods, made where the job has none yet; None where none can own them.
@@ -157,10 +171,15 @@ class Projection:
         return labels.references(found) if found is not None and await self._may_own(found) else []
 
     async def _may_own(self, found: resources.Resource) -> bool:
-        """Return whether it may own pods. An owner of another cluster would be missing here, and the pods removed."""
+        """Return whether it may own pods. An owner of another cluster, or of a definition that was deleted since, would
+        be missing here, and the pods removed.
+        """
         if found.namespace != self._site.namespace or found.cluster is None:
             return False
-        return found.cluster == await self._identity(found.namespace)
+        if found.cluster != await self._identity(found.namespace):
+            return False
+        present = await self._lately_defined()
+        return None in (present, found.definition) or present == found.definition
 
     async def _identity(self, namespace: str) -> str | None:
         if namespace not in self._clusters and (found := await identity(self._api, namespace)) is not None:

@@ -4,16 +4,22 @@
 
 One pod that gets an answer suffices: the network of a single node may be broken. A pod that could not run says nothing
 about the address: its image is still being pulled, it was evicted. The server begins then, and its log says so.
+
+Several servers may check at the same time, and `oarlock doctor` beside them: each pod has a name of its own. A process
+that is killed leaves its pod behind. Each server removes, a while after its start, the pods that it found there.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
-from oarlock.backends.kubernetes.apiserver import client, objects
+import structlog
+
+from oarlock.backends.kubernetes.apiserver import answers, client, objects
 from oarlock.backends.kubernetes.pods import labels, podstates, rendering
 from oarlock.backends.kubernetes.site import Site
 from oarlock.spec import errors
@@ -24,6 +30,10 @@ AGAIN_S = 10.0
 """The same on a further node, once a pod on one node has waited in vain."""
 BOUND_S = 120.0
 """The longest time for the whole check, with the start of the pods."""
+LEFT_S = 900.0
+"""No process waits so long for a pod that only tries something: one of before was left behind."""
+REACH, PULL = "oarlock-reach-", "oarlock-pull-"
+"""Begin the names of such pods: of this check, and of the images of `examining`."""
 MOST_NODES = 3
 LOOK_S = 0.5
 INSIDE = 'Run the server inside the cluster: "Install" in docs/kubernetes.md says how.'
@@ -34,6 +44,8 @@ NOT_REACHED = 1
 """The exit code with which the agent says that it got no answer, and why."""
 _TRACEBACK = "Traceback (most recent call last)"
 _ENDED = frozenset({"Succeeded", "Failed"})
+
+_log = structlog.get_logger(__name__)
 
 
 async def check(api: client.Client, site: Site, nodes: Sequence[str], url: str) -> str:
@@ -74,20 +86,45 @@ async def _check(api: client.Client, site: Site, node: str, url: str, patience_s
 
 @contextlib.asynccontextmanager
 async def made(api: client.Client, site: Site, node: str, manifest: rendering.Manifest) -> AsyncIterator[str]:
-    """Make a pod on the node, and yield its path; remove it in the end."""
+    """Make a pod on the node, and yield its path; remove it in the end. Its name gets an ending that no other has."""
     pods = f"/api/v1/namespaces/{site.namespace}/pods"
-    path = f"{pods}/{manifest['metadata']['name']}"
-    await api.delete(path, grace_s=0)  # that of a process which ended in the middle of its check
-    created = await api.create(pods, manifest, objects.Pod)
+    name = f"{manifest['metadata']['name']}-{secrets.token_hex(4)}"
+    path = f"{pods}/{name}"
     try:
-        await api.bind(site.namespace, created.metadata.name, created.metadata.uid, node)
+        created = await api.create(pods, manifest | {"metadata": manifest["metadata"] | {"name": name}}, objects.Pod)
+    except errors.Conflict as error:
+        if answers.reason(error) != answers.ALREADY_EXISTS:
+            raise
+        created = await api.get(path, objects.Pod)  # it was made before, and the answer was lost
+    try:
+        await api.bind(site.namespace, name, created.metadata.uid, node)
         yield path
     finally:
         await api.delete(path, uid=created.metadata.uid, grace_s=0)
 
 
+async def sweep(api: client.Client, site: Site, sleep: Callable[[float], Awaitable[object]] = asyncio.sleep) -> None:
+    """Remove the pods of checks that are there now, and still are when no process can be waiting for them any more."""
+    pods = f"/api/v1/namespaces/{site.namespace}/pods"
+    chosen = {"labelSelector": f"{labels.MANAGED_BY}=oarlock,!{labels.JOB}"}
+    try:
+        found = [one.metadata for one in await api.list(pods, objects.Bare, chosen, accept=client.METADATA)]
+        left = [one for one in found if one.name.startswith((REACH, PULL)) and _may_be_ours(one, site)]
+        if left:
+            await sleep(LEFT_S)
+        for one in left:
+            await api.delete(f"{pods}/{one.name}", uid=one.uid, grace_s=0)
+    except errors.OarlockError as error:
+        _log.warning("kubernetes.checks_not_swept", error=str(error))
+
+
+def _may_be_ours(found: objects.Meta, site: Site) -> bool:
+    """Return whether this is no pod of another installation. Those that try an image do not say whose they are."""
+    return found.labels.get(labels.INSTALLATION, site.installation) == site.installation
+
+
 def pod(site: Site, url: str, patience_s: float) -> rendering.Manifest:
-    """Return the pod. It requests nothing, so that it fits on any node."""
+    """Return the pod, but for the end of its name. It requests nothing, so that it fits on any node."""
     asks = (*rendering.DELIVERED_AGENT, "--reach", url, f"{patience_s:g}")
     container: dict[str, Any] = {
         "name": CONTAINER,
@@ -103,7 +140,7 @@ def pod(site: Site, url: str, patience_s: float) -> rendering.Manifest:
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
-            "name": f"oarlock-reach-{site.installation}",
+            "name": f"{REACH}{site.installation}",
             "namespace": site.namespace,
             "labels": {labels.MANAGED_BY: "oarlock", labels.INSTALLATION: site.installation},
         },

@@ -456,6 +456,20 @@ class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
         named = sorted({label for one in self.profiles.values() for label in one.node_labels})
         return {label: labels[label] for label in named if label in labels}
 
+    def check_namespaces(self) -> None:
+        """Raise InvalidInput where the namespace of the pods is a user's.
+
+        The objects there own the pods of all users' jobs. With a right on the objects one user could end the others'
+        pods.
+        """
+        if self.namespace in self.namespaces:
+            raise errors.InvalidInput(
+                f"The OarlockJobs beside the pods, in {self.namespace}, own the pods of all users' jobs, so that they "
+                f"cannot belong to {self.namespaces[self.namespace].user}.",
+                path=f"kubernetes.namespaces.{self.namespace}",
+                hint="Make a namespace for the user, and name it in its place: kubectl create namespace NAME",
+            )
+
     def check_profiles(self) -> None:
         """Raise InvalidInput for a profile with which no pod would start, and for two volumes at one place."""
         self._check_labels()

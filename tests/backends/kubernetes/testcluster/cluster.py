@@ -44,7 +44,7 @@ class Cluster:
     def __init__(self, api: client.Client, namespace: str) -> None:
         self.api = api
         self.namespace = namespace
-        self.plays: dict[str, Play] = {}  # by the pod's name
+        self.plays: dict[str, Play] = {}  # by the pod's name; of a check, by the name without its ending
         self.starts: Counter[str] = Counter()
         self.lost: set[str] = set()
         self.kubelet_port = 0  # where a subclass serves commands in pods
@@ -243,7 +243,7 @@ class Cluster:
     async def _begin(self, pod: objects.Pod) -> None:
         """Play the pod. A subclass may run it."""
         name = pod.metadata.name
-        play = self.plays.get(name, Play())
+        play = self.plays.get(name) or self.plays.get(name.rpartition("-")[0], Play())
         if play.pull:
             await self._tell(pod, waiting("ErrImagePull", play.pull))
             return

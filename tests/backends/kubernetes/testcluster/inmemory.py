@@ -61,6 +61,10 @@ class Cluster:
             fails()
             raise errors.Unavailable("no answer", hint="")
 
+    async def list(self, path: str, kind: Any, params: Any, accept: str) -> list[Any]:
+        assert path.endswith("pods")
+        return [_as(pod, kind) for pod in self.pods.values()]
+
     async def lines(self, path: str, params: Any) -> AsyncIterator[bytes]:
         queue: asyncio.Queue[bytes] = asyncio.Queue()
         self._watches.append((path, queue))

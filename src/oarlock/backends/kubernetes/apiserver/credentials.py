@@ -22,6 +22,7 @@ from typing import Protocol
 import msgspec
 import yaml
 
+from oarlock.backends.kubernetes.apiserver import proxies
 from oarlock.spec import errors
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -45,8 +46,8 @@ class Identity(Protocol):
 
 
 class Access(msgspec.Struct, frozen=True, kw_only=True):
-    """`host_name` is the name that the server's certificate must bear, where the address does not say it. `inside` says
-    that this process runs in a pod of the cluster.
+    """`host_name` is the name that the server's certificate must bear, where the address does not say it. `proxy` is
+    the URL of an HTTP proxy on the way. `inside` says that this process runs in a pod of the cluster.
     """
 
     server: str
@@ -283,7 +284,7 @@ def find(
 
 
 def in_cluster(environ: Mapping[str, str], mounted: Path, monotonic: Callable[[], float]) -> Access:
-    """Return the access of this pod's service account."""
+    """Return the access of this pod's service account. No proxy is on the way to a Service of its own cluster."""
     host, port = environ["KUBERNETES_SERVICE_HOST"], environ.get("KUBERNETES_SERVICE_PORT", "443")
     ca_pem = _text(mounted / "ca.crt")
     namespace = mounted / "namespace"
@@ -336,9 +337,16 @@ def from_kubeconfig(
         tls=tls,
         namespace=chosen.context.namespace or "default",
         host_name=cluster.tls_server_name or None,
-        proxy=cluster.proxy_url or None,
+        proxy=_proxy(cluster, environ),
         ca_pem=ca.decode() if ca else "",
     )
+
+
+def _proxy(cluster: _Cluster, environ: Mapping[str, str]) -> str | None:
+    """Return the proxy on the way to the cluster, or None. Raises InvalidInput for one that cannot be used."""
+    if cluster.proxy_url:
+        return proxies.checked(cluster.proxy_url, "`proxy-url` of the kubeconfig")
+    return proxies.of(cluster.server, environ)
 
 
 def _identity(

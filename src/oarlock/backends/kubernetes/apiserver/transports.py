@@ -83,7 +83,7 @@ class Http:
             async with self._open(request) as response:
                 body = await response.read()
         except (aiohttp.ClientError, OSError) as error:
-            raise Lost(errors.words(error)) from error
+            raise Lost(_words(error)) from error
         told = response.headers
         return Answer(
             status=response.status, body=body, retry_after=told.get("Retry-After", ""), date=told.get("Date", "")
@@ -94,7 +94,7 @@ class Http:
         try:
             response = await self._open(request)
         except (aiohttp.ClientError, OSError) as error:
-            raise Lost(errors.words(error)) from error
+            raise Lost(_words(error)) from error
         try:
             yield _Stream(response)
         finally:
@@ -141,4 +141,11 @@ class _Stream:
         except aiohttp.SocketTimeoutError as error:
             raise Quiet(errors.words(error)) from error
         except (aiohttp.ClientError, OSError) as error:
-            raise Lost(errors.words(error)) from error
+            raise Lost(_words(error)) from error
+
+
+def _words(error: Exception) -> str:
+    """Return the words for an error, without the URL of a proxy: it may have a password."""
+    if isinstance(error, aiohttp.ClientHttpProxyError):
+        return f"the proxy answered {error.status} {error.message}"
+    return errors.words(error)
