@@ -8,8 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
-from bench.train import networks, together, working
+from bench.train import advising, networks, together, working
 from torch import nn
 
 from oarlock.train import hooks
@@ -45,3 +46,20 @@ def test_every_ready_made_hook_is_measured(tmp_path: Path) -> None:
     measured = working.hooks(model, torch.optim.SGD(model.parameters(), 0.1), str(tmp_path), 10)
     ready = [each for _, each in inspect.getmembers(hooks, inspect.isclass) if each.__module__ == hooks.__name__]
     assert {type(each) for each in measured} == set(ready)
+
+
+def test_a_prediction_that_was_not_checked_fails_the_bench() -> None:
+    checked = [
+        {"strategy": strategy, "workers": workers, "servers": 0, "speedup": 3.0, "measured": 2.5, "error": 0.2}
+        for strategy in advising.STRATEGIES
+        for workers in (2, *advising.CHECKED)
+    ]
+    told = {"predictions": checked, "refused": {}, "unchecked": {}}
+    assert [row.value for row in advising.rows(told)] == [20.0] * len(advising.STRATEGIES) * len(advising.CHECKED)
+    last = {**checked[-1], "measured": None, "error": None}
+    told = {"predictions": [*checked[:-1], last], "refused": {}, "unchecked": {"ps with 8 workers": "a port is taken"}}
+    with pytest.raises(RuntimeError, match="ps with 8 workers: a port is taken"):
+        advising.rows(told)
+    told = {"predictions": checked[:3], "refused": {"dgc": "it is for SGD"}, "unchecked": {}}
+    with pytest.raises(RuntimeError, match="dgc: it is for SGD"):
+        advising.rows(told)
