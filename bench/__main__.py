@@ -128,7 +128,7 @@ def main() -> int:
     rows: list[table.Row] = []
     failed: list[str] = []
     for name in options.names or BENCHES:
-        began = time.perf_counter()
+        began, when = time.perf_counter(), table.now()
         try:
             with console.status(f"{name} ..."):
                 found = ALL[name]()
@@ -136,8 +136,7 @@ def main() -> int:
             for row in found:
                 console.print(" | ".join(row.cells()), markup=False)
             if options.save:  # at once: a run that is cut off keeps its figures
-                measured = f"Measured on {machine}, {time.strftime('%Y-%m-%d')}."
-                table.save(found, measured, _place(name))
+                table.save(found, f"Measured on {machine}, each row on its day.", when, _place(name))
         except Exception as error:  # noqa: BLE001  (the others are still worth having)
             failed.append(name)
             console.print(f"{name} failed: {error}", markup=False)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from bench import table
 from bench.train import advising, networks, together, working
 from torch import nn
 
@@ -63,3 +65,32 @@ def test_a_prediction_that_was_not_checked_fails_the_bench() -> None:
     told = {"predictions": checked[:3], "refused": {"dgc": "it is for SGD"}, "unchecked": {}}
     with pytest.raises(RuntimeError, match="dgc: it is for SGD"):
         advising.rows(told)
+
+
+PAGE = """# Figures
+
+<!-- figures: begin -->
+Measured on this machine, 2026-11-20.
+
+| figure | measured | goal | reached | details | day, commit |
+|---|---|---|---|---|---|
+| one | 1 s |  |  |  | 2026-11-20 12345678 |
+| two | 2 s | ≤ 3 s | yes | n=2 | 2026-11-21 23456789 |
+<!-- figures: end -->
+"""
+
+
+def test_a_row_that_is_measured_again_has_its_own_day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "PAGE", tmp_path / "benchmarks.md")
+    table.PAGE.write_text(PAGE)
+    table.save([table.Row("bench", "one", 1.5, "s")], "Measured on that machine.", "2026-11-29 3456789a")
+    days = {what: cells[-1] for what, cells in table.saved(table.PAGE.read_text()).items()}
+    assert days == {"one": "2026-11-29 3456789a", "two": "2026-11-21 23456789"}
+    assert "this machine" not in table.PAGE.read_text()
+
+
+def test_every_saved_figure_has_its_day() -> None:
+    text = table.PAGE.read_text()
+    for place in (table.FIGURES, table.PAGES, table.GPUS):
+        for what, cells in table.saved(text, place).items():
+            assert re.fullmatch(r"20\d\d-\d\d-\d\d [0-9a-f]{8,}\+?", cells[-1]), what
