@@ -40,6 +40,7 @@ from bench.train import (
     choosing,
     gpu,
     growing,
+    pictures,
     ratios,
     reducing,
     saving,
@@ -83,8 +84,9 @@ TRAIN = {
     "staleness": staleness.run,
     "accuracy-digits": accuracy.digits,
     "accuracy-text": accuracy.text,
+    "pictures": pictures.run,
 }
-"""By themselves, with `make bench-train`: they need root, and half an hour."""
+"""By themselves, with `make bench-train`: they need root, and half an hour. `pictures` draws the saved figures."""
 
 GPU = {"gpu": gpu.run}
 """With `make bench-gpu`: it needs a GPU."""
