@@ -22,8 +22,8 @@ SCRIPT = Path(__file__).parents[1] / "scripts" / "sleeping.py"
 PLACED = SCRIPT.with_name("placed.py")
 STRATEGIES = ("allreduce", "dgc", "ps")
 CHECKED = (4, 8)
-MEGABITS = 200
-SECONDS = float(os.environ.get("BENCH_SECONDS", "20"))
+MEGABITS = 66
+SECONDS = float(os.environ.get("BENCH_SECONDS", "30"))
 """The duration of each trial."""
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from bench import plots, table
 
@@ -51,14 +52,14 @@ class Saved:
 
 
 def run() -> list[table.Row]:
-    draw(Saved(table.PAGE.read_text()))
+    draw(Saved(table.PAGE.read_text()), table.PAGE.parent / FOLDER)
     return []
 
 
-def draw(rows: Saved) -> None:
+def draw(rows: Saved, folder: Path) -> None:
     for name, panels in PICTURES.items():
         try:
-            plots.bars(panels(rows), table.PAGE.parent / FOLDER / f"{name}.png")
+            plots.bars(panels(rows), folder / f"{name}.png")
         except Missing as missing:
             sys.stderr.write(f"{name}.png is not drawn: no {missing}\n")
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from bench import table
-from bench.train import advising, networks, together, working
+from bench import plots, table
+from bench.train import advising, networks, pictures, together, working
 from torch import nn
 
 from oarlock.train import hooks
@@ -94,3 +94,24 @@ def test_every_saved_figure_has_its_day() -> None:
     for place in (table.FIGURES, table.PAGES, table.GPUS):
         for what, cells in table.saved(text, place).items():
             assert re.fullmatch(r"20\d\d-\d\d-\d\d [0-9a-f]{8,}\+?", cells[-1]), what
+
+
+def test_the_pictures_of_the_strategies_are_drawn_from_the_saved_rows(tmp_path: Path) -> None:
+    """Each of them stands on the page, and a row that it needs is not renamed unnoticed."""
+    rows = pictures.Saved(table.PAGE.read_text())
+    page = (table.PAGE.parent / "strategies.md").read_text()
+    for name, panels in pictures.PICTURES.items():
+        assert all(panel.bars for panel in panels(rows)), name
+        assert f"(benchmarks/{name}.png)" in page, name
+        assert (table.PAGE.parent / pictures.FOLDER / f"{name}.png").exists(), name
+    plots.bars(pictures.accuracy(rows), tmp_path / "accuracy.png")
+    assert (tmp_path / "accuracy.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_picture_whose_rows_are_not_saved_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = table.PAGE.read_text().replace("| a worker's SIGKILL to the next step, torchrun |", "| another figure |")
+    with pytest.raises(pictures.Missing, match="torchrun"):
+        pictures.recovery(pictures.Saved(text))
+    pictures.draw(pictures.Saved(text), tmp_path)
+    assert "recovery.png is not drawn" in capsys.readouterr().err
+    assert {path.stem for path in tmp_path.iterdir()} == set(pictures.PICTURES) - {"recovery"}

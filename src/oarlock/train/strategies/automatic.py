@@ -76,7 +76,6 @@ LEAST_PART = {SERVERS: 0.5, "bf16": 0.5}
 """The part of the dense bytes that a host sends or receives at least: half the bytes of fp32 in 16 bits, and with
 servers on hosts of their own every gradient once, where a ring sends it almost twice.
 """
-WHEN = ("at first", "at last")
 MARGIN = 0.05
 """A more exact candidate is chosen, if its step takes at most so much longer than the shortest."""
 Part = tuple[int, float]  # of a training: its number of steps, and the seconds of an exchange in it
@@ -421,8 +420,10 @@ class Automatic(Exchanging):
         computing_s, added_s = _computing_and_waiting(told)
         known = []
         for kind, took_s in steps.items():
-            ends = [f"{1e3 * (computing_s + one):.3g} ms {when}" for one, when in zip(changing.get(kind, []), WHEN)]
-            known.append(f"{kind} {took_s * 1e3:.3g} ms" + (f" ({', '.join(ends)})" if ends else ""))
+            known.append(f"{kind} {took_s * 1e3:.3g} ms")
+            if kind in changing:
+                first, last = (f"{(computing_s + one) * 1e3:.3g} ms" for one in changing[kind])
+                known[-1] += f" ({first} at first, {last} at last)"
         self._say(
             f"{_words(self._chosen)} from now on. {self._world.world_size} ranks waited {added_s * 1e3:.3g} ms a step "
             f"for {size / 1e6:.3g} MB of gradients; expected steps, as the mean of {horizon:,}: {', '.join(known)}"
