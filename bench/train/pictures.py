@@ -14,7 +14,7 @@ from bench import plots, table
 
 FOLDER = "benchmarks"
 BETWEEN = "accuracy less that of"
-SENDERS = "`auto` against the best fixed choice, 4 workers that send over 100 Mbit/s and receive over 10 Gbit/s, "
+SENDERS = "`auto` against the best fixed choice, 4 workers that send over 20 Mbit/s and receive over 10 Gbit/s, "
 SENDERS += "a server apart, lossless choices"
 
 
@@ -141,7 +141,7 @@ def choosing(rows: Saved) -> list[plots.Panel]:
         cells = rows.told(what, r"([\d.]+ [GM]bit/s), (\S+) ([\d.]+) \(chose")
         ratios = {f"{model}, {rate}": float(ratio) for rate, model, ratio in cells}
         if words == "lossless" and rows.has(SENDERS):
-            ratios["AlexNet, slow senders"] = rows.value(SENDERS)
+            ratios["GoogLeNet, slow senders"] = rows.value(SENDERS)
         panels.append(plots.Panel(f"{words}: time, the best fixed choice = 1", ratios, marks=(1.0, 1.1)))
     return panels
 
