@@ -87,8 +87,8 @@ def _draw(panel: Panel, axes: Any) -> None:
     for mark in panel.marks:
         axes.axvline(mark, color="0.4", linestyle="--", linewidth=1, zorder=1)
     axes.invert_yaxis()
-    axes.set(xlabel=textwrap.fill(panel.words, 40))
-    axes.margins(x=0.22)
+    axes.set(xlabel=textwrap.fill(panel.words, 46))
+    axes.margins(x=0.28)
     axes.tick_params(labelsize="small")
     axes.xaxis.label.set_size("small")
     axes.grid(visible=True, axis="x", alpha=0.3)

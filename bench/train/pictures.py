@@ -127,8 +127,8 @@ def stragglers(rows: Saved) -> list[plots.Panel]:
         points[name] = rows.value(f"{about}, {BETWEEN} lockstep")
         intervals[name] = rows.interval(f"{about}, {BETWEEN} lockstep")
     return [
-        plots.Panel("one worker 5 times slower: speed of the others", one, marks=(1.0,)),
-        plots.Panel("three of random speed: steps, lockstep = 1", faster, marks=(1.0,)),
+        plots.Panel("one 5 times slower: the others, against lockstep", one, marks=(1.0,)),
+        plots.Panel("three of random speed, against lockstep", faster, marks=(1.0,)),
         plots.Panel("their accuracy less lockstep's, points", points, marks=(0.0,), intervals=intervals),
     ]
 
@@ -136,13 +136,13 @@ def stragglers(rows: Saved) -> list[plots.Panel]:
 def choosing(rows: Saved) -> list[plots.Panel]:
     """Show the time of `auto` over that of the best fixed choice."""
     panels = []
-    for kind, words in (("lossless choices", "lossless"), ('compression="auto", all choices', "all choices")):
+    for kind, words in (("lossless choices", "lossless choices"), ('compression="auto", all choices', "all choices")):
         what = f"`auto` against the best fixed choice, the worst of 3 links x 3 models, {kind}"
         cells = rows.told(what, r"([\d.]+ [GM]bit/s), (\S+) ([\d.]+) \(chose")
         ratios = {f"{model}, {rate}": float(ratio) for rate, model, ratio in cells}
-        if words == "lossless" and rows.has(SENDERS):
+        if words == "lossless choices" and rows.has(SENDERS):
             ratios["GoogLeNet, slow senders"] = rows.value(SENDERS)
-        panels.append(plots.Panel(f"{words}: time, the best fixed choice = 1", ratios, marks=(1.0, 1.1)))
+        panels.append(plots.Panel(f"{words}: time, over that of the best", ratios, marks=(1.0, 1.1)))
     return panels
 
 
