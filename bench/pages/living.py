@@ -122,7 +122,7 @@ def together() -> list[table.Row]:
 
 
 async def _together(server: servers.Server) -> list[table.Row]:
-    alone = await _change(server, [])
+    before = await _change(server, [])
     await asyncio.sleep(REST_S)
     resting_mb = processes.memory_mb(server.pid)
     async with contextlib.AsyncExitStack() as stack:
@@ -143,6 +143,9 @@ async def _together(server: servers.Server) -> list[table.Row]:
         for one in following:
             one.cancel()
         await asyncio.gather(*following, return_exceptions=True)
+    await asyncio.sleep(REST_S)
+    alone = [before, await _change(server, [])]
+    events_cpu = sum(one.cpu for one in alone) / len(alone)
     late = [one for page in played for one in page.late(both.events)]
     kept = f"{both.rate:.0f} events/s"
     asked, same = sum(page.fetched for page in played), sum(page.same for page in played)
@@ -152,10 +155,11 @@ async def _together(server: servers.Server) -> list[table.Row]:
         stage.row(f"{name}, memory of the server above idle", memory, "MB", 25, f"after {SECONDS} s of {kept}"),
         stage.row(
             f"{name}, processor time at {RATE} events/s",
-            both.cpu - alone.cpu,
+            both.cpu - events_cpu,
             "% of a core",
             15,
-            f"more than the events alone ({alone.cpu:.0f} % at {alone.rate:.0f} events/s); {kept}, "
+            f"more than the events alone, {' and '.join(f'{one.cpu:.0f}' for one in alone)} % before and after; "
+            f"{kept}, "
             f"{taken / both.seconds:.0f} updates/s came with the news, {asked / both.seconds:.0f} were asked for, "
             f"{same} of these without a change; {unasked / both.seconds:.0f} pages/s had the content already; "
             f"without events {idle:.1f} %",

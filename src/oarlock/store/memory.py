@@ -245,8 +245,14 @@ class MemoryTransaction:
     def users(self) -> list[User]:
         return [self._users[name] for name in sorted(self._users)]
 
+    def users_by_name(self, names: Collection[str]) -> dict[str, User]:
+        return {one: self._users[one] for one in names if one in self._users}
+
     def token(self, sha256: str) -> Token | None:
         return self._tokens.get(sha256)
+
+    def tokens_by_digest(self, digests: Collection[str]) -> dict[str, Token]:
+        return {one: self._tokens[one] for one in digests if one in self._tokens}
 
     def tokens(self, user: str) -> list[Token]:
         found = [one for one in self._tokens.values() if one.user == user]
@@ -254,6 +260,9 @@ class MemoryTransaction:
 
     def session(self, sha256: str) -> Session | None:
         return self._sessions.get(sha256)
+
+    def sessions_by_digest(self, digests: Collection[str]) -> dict[str, Session]:
+        return {one: self._sessions[one] for one in digests if one in self._sessions}
 
     def sessions(self, user: str) -> list[Session]:
         found = [one for one in self._sessions.values() if one.user == user]

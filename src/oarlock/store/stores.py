@@ -178,7 +178,15 @@ class View(Protocol):
 
     def users(self) -> list[User]: ...
 
+    def users_by_name(self, names: Collection[str]) -> dict[str, User]:
+        """Return those of these users that there are."""
+        ...
+
     def token(self, sha256: str) -> Token | None: ...
+
+    def tokens_by_digest(self, digests: Collection[str]) -> dict[str, Token]:
+        """Return those of these tokens that there are."""
+        ...
 
     def tokens(self, user: str) -> list[Token]:
         """Return the user's tokens, oldest first."""
@@ -186,6 +194,10 @@ class View(Protocol):
 
     def session(self, sha256: str) -> Session | None:
         """Return the session or login code, also one that has expired."""
+        ...
+
+    def sessions_by_digest(self, digests: Collection[str]) -> dict[str, Session]:
+        """Return those of these sessions and login codes that there are, also expired ones."""
         ...
 
     def sessions(self, user: str) -> list[Session]:

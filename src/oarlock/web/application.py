@@ -11,9 +11,10 @@ import asyncio
 import contextlib
 import functools
 import secrets
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Any
 
+import msgspec
 from starlette import responses, routing, types
 
 from oarlock.spec import bodies, errors
@@ -25,7 +26,7 @@ from oarlock.web.pages.administration import login, server, sessions, users
 from oarlock.web.pages.cluster import cluster, pools, simulate, usage
 from oarlock.web.pages.jobs import compare, job, jobs, log, metrics, submit
 from oarlock.web.rendering import assets, compressing, drawing, tables, templating, texts
-from oarlock.web.updates import feeds, fragments, openpages, readers
+from oarlock.web.updates import feeds, fragments, openpages, readers, telling
 
 PAGES: tuple[table.Page, ...] = (
     *home.PAGES,
@@ -66,12 +67,6 @@ HEADERS: tuple[tuple[bytes, bytes], ...] = (
 )
 
 
-MARKS_S = 0.25
-"""News wait so long for the marks of open pages. A page without one asks."""
-MOST_TOLD_BYTES = 1 << 16
-"""A content that is larger when packed does not come with the news: the page asks for it."""
-
-
 async def _nothing() -> types.Message:
     return {"type": "http.disconnect"}
 
@@ -91,7 +86,7 @@ class Pages:
         self._making: dict[openpages.Address, asyncio.Task[fragments.Update | None]] = {}
         self._admissions = admissions.Admissions()
         self._turns = turns.Turns()
-        self._feeds = feeds.Feeds(self._marks, self._changed, self._admissions)
+        self._feeds = feeds.Feeds(self._tell, self._changed, self._admissions)
         self._open = openpages.OpenPages()
         self._shared = visits.Shared(set(), self._turns, self._feeds, self._open, recent.RecentState())
         self._drawing = drawing.Thread()
@@ -180,43 +175,39 @@ class Pages:
                 response.headers[visits.LOOKED] = "1"  # the page need not look by itself
         return response
 
-    async def _marks(self, members: feeds.Members, news: feeds.News) -> dict[str, feeds.Present]:
-        """Return for each session its open pages that the news concern, as far as they are made in time.
+    async def _tell(self, news: feeds.Round) -> None:
+        """Tell each session the news once its open pages that they concern are made, each address once."""
 
-        A content is made once for each address, by the session of one of its readers.
-        """
-        shown = _by_address({secret: self._open.concerned(secret, news.topics) for secret in members})
-        making: dict[openpages.Address, asyncio.Task[fragments.Update | None]] = {}
-        for address, by_session in shown.items():
+        async def make(address: openpages.Address, secret: str, seq: int) -> fragments.Update | None:
             if address in self._making:
-                continue  # it takes longer than news come
-            making[address] = self._make(members, by_session, address, news.seq)
-        if making:
-            await asyncio.wait(making.values(), timeout=MARKS_S)
-        found: dict[str, feeds.Present] = {}
-        for address, task in making.items():
-            if task.done() and (update := task.result()) is not None:
-                for secret, pages in shown[address].items():
-                    await _tell(found.setdefault(secret, feeds.Present()), pages, update)
-        return found
+                return None  # it takes longer than news come
+            return await self._make(news.members[secret], secret, address, seq)
+
+        concerned = {secret: self._concerned(secret, topics) for secret, topics in news.topics.items()}
+        await telling.tell(news, concerned, make)
+
+    def _concerned(self, secret: str, topics: frozenset[str]) -> telling.Concerned:
+        pages = self._open.concerned(secret, topics)
+        return telling.Concerned(pages, all=len(pages) == self._open.count(secret))
 
     async def _changed(self, members: feeds.Members) -> dict[str, feeds.Present]:
         """Return for each session its open pages that have changed without an event."""
         found: dict[str, feeds.Present] = {}
-        for address, by_session in _by_address({secret: self._open.due(secret) for secret in members}).items():
-            if address in self._making or (update := await self._make(members, by_session, address, None)) is None:
-                continue
-            for secret, pages in by_session.items():
-                changed = {name: page for name, page in pages.items() if page.mark != update.mark}
-                if changed:
-                    await _tell(found.setdefault(secret, feeds.Present()), changed, update)
+        made: dict[openpages.Address, fragments.Update | None] = {}
+        for secret, told in members.items():
+            for name, page in self._open.due(secret).items():
+                if page.address not in made:
+                    busy = page.address in self._making
+                    made[page.address] = None if busy else await self._make(told, secret, page.address, None)
+                update = made[page.address]
+                if update is not None and page.mark != update.mark:
+                    await telling.add(found.setdefault(secret, feeds.Present()), {name: page}, update)
         return found
 
     def _make(
-        self, members: feeds.Members, by_session: Collection[str], address: openpages.Address, seq: int | None
+        self, server: bodies.Server, secret: str, address: openpages.Address, seq: int | None
     ) -> asyncio.Task[fragments.Update | None]:
-        secret = next(iter(by_session))
-        task = self._making[address] = asyncio.create_task(self._present(secret, members[secret], address, seq))
+        task = self._making[address] = asyncio.create_task(self._present(secret, server, address, seq))
         task.add_done_callback(functools.partial(self._forget_making, address))
         return task
 
@@ -236,7 +227,7 @@ class Pages:
         visit = visits.Visit(scope, _nothing, self._api, secret, self._cookie, self._shared)
         try:
             page = self._page(visit)
-            visit.admit_as(server)
+            visit.admit_as(server if seq is None else msgspec.structs.replace(server, seq=max(seq, server.seq)))
             _permit(visit, page)
             _, update = await self._updates.find(visit, lambda: self._made(visit, page))
             return update
@@ -313,29 +304,6 @@ def _permit(visit: visits.Visit, page: table.Page) -> None:
             f"This server has no such page: it lacks `{page.capability}`.", hint="Start from the home page."
         )
     visit.demand(page.right)
-
-
-def _by_address(
-    pages: Mapping[str, Mapping[str, openpages.Open]],
-) -> dict[openpages.Address, dict[str, dict[str, openpages.Open]]]:
-    """Return pages by their addresses, and then again by the secrets of their sessions."""
-    found: dict[openpages.Address, dict[str, dict[str, openpages.Open]]] = {}
-    for secret, own in pages.items():
-        for name, one in own.items():
-            found.setdefault(one.address, {}).setdefault(secret, {})[name] = one
-    return found
-
-
-async def _tell(present: feeds.Present, pages: Mapping[str, openpages.Open], update: fragments.Update) -> None:
-    """Add what these pages of a session are told: the mark, and the content where one of them has another."""
-    present.marks.update(dict.fromkeys(pages, update.mark))
-    if all(page.mark == update.mark for page in pages.values()):
-        return
-    packed = await update.packed()
-    if len(packed) <= MOST_TOLD_BYTES:
-        present.contents[update.mark] = packed
-    for page in pages.values():
-        page.mark = update.mark
 
 
 def _by_name(visit: visits.Visit, answer: table.Filled) -> bool:

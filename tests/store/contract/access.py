@@ -54,6 +54,20 @@ class Access:
             assert await store.read(lambda v: v.sessions("ann")) == []
             await store.write(lambda t: (t.put_token(token), t.put_session(session)))
 
+    async def test_many_are_found_together_and_unknown_ones_are_left_out(self, store: stores.Store) -> None:
+        token = users.Token(sha256="t", user="ann", created_at=1.0)
+        session = users.Session(sha256="s", user="ann", token="t", created_at=1.0, used_at=1.0)
+        for name in ("ann", "bob", "eve"):
+            await store.write(lambda t, name=name: t.put_user(users.User(name=name)))
+        await store.write(lambda t: (t.put_token(token), t.put_session(session)))
+        odd = ["x", "nul\0", *map(str, range(2000))]
+        found = await store.read(lambda v: v.users_by_name({"ann", "bob", *odd}))
+        assert {name: one.name for name, one in found.items()} == {"ann": "ann", "bob": "bob"}
+        assert await store.read(lambda v: v.tokens_by_digest({"t", "s", *odd})) == {"t": token}
+        assert await store.read(lambda v: v.sessions_by_digest({"t", "s", *odd})) == {"s": session}
+        none = await store.read(lambda v: (v.users_by_name([]), v.tokens_by_digest([]), v.sessions_by_digest([])))
+        assert none == ({}, {}, {})
+
     async def test_a_user_is_removed_with_tokens_and_sessions_once_the_jobs_are_over(self, store: stores.Store) -> None:
         for name in ("ann", "bob"):
             token = users.Token(sha256=f"of-{name}", user=name, created_at=1.0)

@@ -24,7 +24,7 @@ from oarlock.spec.access import users
 from oarlock.web import application, routing
 from oarlock.web.access import admissions, visits
 from oarlock.web.rendering import templating
-from oarlock.web.updates import feeds, fragments, openpages, topics
+from oarlock.web.updates import feeds, fragments, openpages, telling, topics
 
 FRAGMENT = {"Oarlock-Fragment": "1"}
 
@@ -185,7 +185,7 @@ def test_a_page_with_a_forecast_of_before_its_event_asks_again_soon() -> None:
 async def test_news_have_the_marks_of_the_pages_that_they_concern(
     rig: browsers.WebRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(application, "MARKS_S", 240.0)
+    monkeypatch.setattr(telling, "PATIENCE_S", 240.0)
     job = await rig.submit("ann", name="mine")
     async with rig.browser("ann") as browser, rig.browser("bob") as other, opened(browser) as page:
         await page.next("open")
@@ -212,7 +212,7 @@ def refusal(message: str) -> refusals.Refusal:
 async def test_news_bring_the_content_that_a_page_lacks_along(
     rig: browsers.WebRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(application, "MARKS_S", 240.0)
+    monkeypatch.setattr(telling, "PATIENCE_S", 240.0)
     job = await rig.submit("ann", name="mine")
     key = attempts.TaskKey(job.id, 1, "worker", 0, 1)
     async with rig.browser("ann") as browser, opened(browser) as page:
@@ -230,7 +230,7 @@ async def test_news_bring_the_content_that_a_page_lacks_along(
         await rig.happen(job.id, events.TaskRegistered(key=key, address="h"))
         again = await page.next("changed")
         assert (again.marks["list"], again.contents) == (news.marks["list"], {}), "it was told already"
-        monkeypatch.setattr(application, "MOST_TOLD_BYTES", 10)
+        monkeypatch.setattr(telling, "MOST_BYTES", 10)
         await rig.happen(job.id, events.Refused(refusal=refusal("The node is closed.")))
         last = await page.next("changed")
         assert (last.marks["list"] != news.marks["list"], last.contents) == (True, {}), "it is too long"
@@ -283,7 +283,7 @@ async def test_progress_reaches_the_pages_that_show_it_without_an_event(
 async def test_no_mark_is_made_for_a_page_that_has_left(
     rig: browsers.WebRig, made: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(application, "MARKS_S", 240.0)
+    monkeypatch.setattr(telling, "PATIENCE_S", 240.0)
     job = await rig.submit("ann", name="mine")
     async with rig.browser("ann") as browser, opened(browser) as page, rig.browser("ann") as other:
         await page.next("open")
@@ -342,6 +342,69 @@ async def test_news_do_not_wait_for_a_page_that_takes_long(
         late = asyncio.create_task(browser.get("/pools", headers=FRAGMENT | {"Oarlock-Seq": str(news.seq)}))
         go.set()
         assert (await late).status_code == 200
+
+
+async def test_a_session_is_told_before_the_pages_of_others_are_made(
+    rig: browsers.WebRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(telling, "PATIENCE_S", 240.0)
+    job = await rig.submit("ann", name="mine")
+    go = asyncio.Event()
+    make = rig.app._made
+
+    async def slowly(visit: visits.Visit, page: routing.Page) -> fragments.Made:
+        if visit.path == "/pools" and visit.told is not None:
+            await go.wait()
+        return await make(visit, page)
+
+    async with contextlib.AsyncExitStack() as stack:
+        slow, quick, both = [await stack.enter_async_context(rig.browser("ann")) for _ in range(3)]
+        pages = [await stack.enter_async_context(opened(one)) for one in (slow, quick, both)]
+        for page in pages:
+            await page.next("open")
+        for browser, name, path in ((slow, "a" * 4, "/pools"), (quick, "b" * 4, "/jobs")):
+            await browser.get(path, headers=FRAGMENT | {"Oarlock-Page": name})
+            await both.get(path, headers=FRAGMENT | {"Oarlock-Page": name})
+        monkeypatch.setattr(rig.app, "_made", slowly)
+        await rig.happen(job.id, events.Edited(priority=7))
+        assert (await pages[1].next("changed")).marks.keys() == {"bbbb"}, "the other page is not made yet"
+        go.set()
+        assert (await pages[0].next("changed")).marks.keys() == {"aaaa"}
+        assert (await pages[2].next("changed")).marks.keys() == {"aaaa", "bbbb"}
+
+
+async def test_news_reach_up_to_the_page_and_the_next_ones_go_on_from_there(
+    rig: browsers.WebRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(telling, "PATIENCE_S", 240.0)
+    monkeypatch.setattr(telling, "STEP_S", 240.0)
+    mine, other = await rig.submit("ann", name="mine"), await rig.submit("ann", name="other")
+    make = rig.app._made
+    began: list[str] = []
+
+    async def busily(visit: visits.Visit, page: routing.Page) -> fragments.Made:
+        if visit.told is not None:
+            began.append(visit.path)
+            if len(began) == 1:  # while the first page is made
+                await rig.happen(other.id, events.Edited(priority=3))
+        return await make(visit, page)
+
+    async with contextlib.AsyncExitStack() as stack:
+        browsing = {path: await stack.enter_async_context(rig.browser("ann")) for path in ("/pools", "/jobs")}
+        pages = {path: await stack.enter_async_context(opened(one)) for path, one in browsing.items()}
+        for path, page in pages.items():
+            await page.next("open")
+            await browsing[path].get(path, headers=FRAGMENT | {"Oarlock-Page": "page"})
+        monkeypatch.setattr(rig.app, "_made", busily)
+        await rig.happen(mine.id, events.Edited(priority=7))
+        told = {path: await page.next("changed") for path, page in pages.items()}
+        first, second = (told[path] for path in began[:2])
+        assert (first.after, first.seq + 1, second.after) == (second.after, second.seq, first.after)
+        assert f"job:{other.id}" in second.topics - first.topics
+        rest = await pages[began[0]].next("changed")
+        assert (rest.after, rest.seq) == (first.seq, second.seq)
+        assert f"job:{other.id}" in rest.topics, "what the first page's news had not is told next"
+        assert f"job:{mine.id}" not in rest.topics
 
 
 async def administrator(rig: browsers.WebRig, name: str) -> str:
@@ -411,7 +474,7 @@ async def test_an_administrator_who_becomes_a_user_hears_no_more_of_others(rig: 
 async def test_a_mark_is_made_once_for_all_equal_readers(
     rig: browsers.WebRig, made: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(application, "MARKS_S", 240.0)
+    monkeypatch.setattr(telling, "PATIENCE_S", 240.0)
     await administrator(rig, "zoe")
     job = await rig.submit("root", name="same")
     await rig.submit("zoe", name="same")

@@ -100,7 +100,7 @@ class Authenticator:
     async def present(self, digests: Set[str]) -> dict[str, Caller | None]:
         """Return the callers of these tokens and sessions as the store has them now, None for an unknown one."""
         now = self._wall()
-        return await self._store.read(lambda view: {one: _caller_of(view, one, now) for one in digests})
+        return await self._store.read(lambda view: _callers(view, digests, now))
 
     def when_forgotten(self, call: Callable[[], Awaitable[None]]) -> None:
         """Call it whenever users or tokens have changed by this server."""
@@ -181,27 +181,36 @@ def digest(token: str) -> str:
 def live_session(view: stores.View, sha256: str, now: float) -> users.Session | None:
     """Return the session or login code, unless it has expired or its token is no longer its user's."""
     session = view.session(sha256)
-    if session is None or not hmac.compare_digest(session.sha256, sha256) or now >= session.expires_at:
-        return None
-    token = view.token(session.token)
-    return session if token is not None and token.user == session.user else None
+    token = view.token(session.token) if session is not None else None
+    return session if session is not None and _lives(session, token, now) else None
 
 
 def user_of_token(view: stores.View, sha256: str) -> users.User | None:
     """Return the user of a token, None for an unknown one."""
     token = view.token(sha256)
-    if token is None or not hmac.compare_digest(token.sha256, sha256):
-        return None
-    return view.user(token.user)
+    return view.user(token.user) if token is not None else None
 
 
-def _caller_of(view: stores.View, sha256: str, now: float) -> Caller | None:
-    session = live_session(view, sha256, now)
-    if session is not None and not session.once:
-        user = view.user(session.user)
-        return Caller(user, session.token, session) if user is not None else None
-    user = user_of_token(view, sha256)
-    return Caller(user, sha256) if user is not None else None
+def _lives(session: users.Session, token: users.Token | None, now: float) -> bool:
+    return now < session.expires_at and token is not None and token.user == session.user
+
+
+def _callers(view: stores.View, digests: Set[str], now: float) -> dict[str, Caller | None]:
+    """Return the callers by few statements: a page's reader asks for all of its sessions together."""
+    sessions = view.sessions_by_digest(digests)
+    tokens = view.tokens_by_digest({*digests, *(one.token for one in sessions.values())})
+    known = view.users_by_name({one.user for one in tokens.values()})
+
+    def of(sha256: str) -> Caller | None:
+        session = sessions.get(sha256)
+        if session is not None and not session.once and _lives(session, tokens.get(session.token), now):
+            user = known.get(session.user)
+            return Caller(user, session.token, session) if user is not None else None
+        token = tokens.get(sha256)
+        user = known.get(token.user) if token is not None else None
+        return Caller(user, sha256) if user is not None else None
+
+    return {one: of(one) for one in digests}
 
 
 def _touch(tx: stores.Transaction, sha256: str, now: float) -> None:

@@ -97,6 +97,13 @@ _SUBMITTED = sa.select(schema.submissions.c.job, schema.submissions.c.request_sh
 )
 _USER = sa.select(schema.users.c.body).where(schema.users.c.name == sa.bindparam("name"))
 _TOKEN = sa.select(schema.tokens.c.body).where(schema.tokens.c.sha256 == sa.bindparam("sha256"))
+_USERS_BY_NAME = sa.select(schema.users.c.body).where(schema.users.c.name.in_(sa.bindparam("names", expanding=True)))
+_TOKENS_BY_DIGEST = sa.select(schema.tokens.c.body).where(
+    schema.tokens.c.sha256.in_(sa.bindparam("digests", expanding=True))
+)
+_SESSIONS_BY_DIGEST = sa.select(schema.sessions.c.body).where(
+    schema.sessions.c.sha256.in_(sa.bindparam("digests", expanding=True))
+)
 _TOKENS = sa.select(schema.tokens.c.body).where(schema.tokens.c.owner == sa.bindparam("user"))
 _SESSION = sa.select(schema.sessions.c.body).where(schema.sessions.c.sha256 == sa.bindparam("sha256"))
 _SESSIONS = (
@@ -274,8 +281,15 @@ class SqlView:
     def users(self) -> list[User]:
         return self._all(sa.select(schema.users.c.body).order_by(schema.users.c.name), User)
 
+    def users_by_name(self, names: Collection[str]) -> dict[str, User]:
+        return {one.name: one for some in _parts(names) for one in self._all(_USERS_BY_NAME, User, names=some)}
+
     def token(self, sha256: str) -> Token | None:
         return self._one(_TOKEN, Token, sha256=sha256)
+
+    def tokens_by_digest(self, digests: Collection[str]) -> dict[str, Token]:
+        found = (one for some in _parts(digests) for one in self._all(_TOKENS_BY_DIGEST, Token, digests=some))
+        return {one.sha256: one for one in found}
 
     def tokens(self, user: str) -> list[Token]:
         found = self._all(_TOKENS, Token, user=user)
@@ -283,6 +297,10 @@ class SqlView:
 
     def session(self, sha256: str) -> Session | None:
         return self._one(_SESSION, Session, sha256=sha256)
+
+    def sessions_by_digest(self, digests: Collection[str]) -> dict[str, Session]:
+        found = (one for some in _parts(digests) for one in self._all(_SESSIONS_BY_DIGEST, Session, digests=some))
+        return {one.sha256: one for one in found}
 
     def sessions(self, user: str) -> list[Session]:
         return self._all(_SESSIONS, Session, user=user)

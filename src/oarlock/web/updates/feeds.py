@@ -5,6 +5,9 @@ open. Before anything is told, and after each pause and each wait, it asks the A
 session. A session that has ended, or has another right by now, hears nothing more, and its streams end. A message
 names the events that it covers, from `after` to `seq`; a page that finds a gap between two messages fetches itself.
 
+A session is told as soon as its own pages are made, of all events up to that moment: the reader looks at the log again
+before each page. So each member has its own place in the log.
+
 Beside this, the open pages that change without events are looked at (`openpages`). A message without an event has the
 marks of those that have changed.
 
@@ -18,6 +21,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import NamedTuple
 
 import msgspec
 
@@ -57,10 +61,23 @@ class Present(msgspec.Struct, frozen=True):
 
 Members = Mapping[str, bodies.Server]
 """What the API has just answered to the sessions of a reader's members, by their secrets."""
-Marks = Callable[[Members, News], Awaitable[Mapping[str, Present]]]
-"""Returns the pages that the news concern, by the secrets of the members."""
 
 
+class Round(NamedTuple):
+    """News for those members that have yet to be told of events up to `seq`: `topics` has theirs, by their secrets.
+
+    `look` looks at the log again, and returns its last event. `tell` tells a member of the events up to one of these.
+    """
+
+    members: Members
+    topics: Mapping[str, frozenset[str]]
+    seq: int
+    look: Callable[[], Awaitable[int]]
+    tell: Callable[[str, Present, int], None]
+
+
+Telling = Callable[[Round], Awaitable[None]]
+"""Tells each member of `topics`, once its pages that they concern are made."""
 Changed = Callable[[Members], Awaitable[Mapping[str, Present]]]
 """Returns the pages that have changed without an event, by the secrets of the members."""
 
@@ -76,8 +93,8 @@ class Ended(Exception):
 class Feeds:
     """The readers of all sessions."""
 
-    def __init__(self, marks: Marks, changed: Changed, known: admissions.Admissions) -> None:
-        self._marks = marks
+    def __init__(self, telling: Telling, changed: Changed, known: admissions.Admissions) -> None:
+        self._telling = telling
         self._changed = changed
         self._known = known
         self._feeds: dict[str, _Feed] = {}
@@ -94,11 +111,11 @@ class Feeds:
         name = readers.of_log(server)
         feed = self._feeds.get(name)
         if feed is None or feed.ended:
-            feed = self._feeds[name] = _Feed(name, server.seq, self._marks, self._changed, self._known)
+            feed = self._feeds[name] = _Feed(name, server.seq, self._telling, self._changed, self._known)
         member = feed.members.get(secret)
         if member is None:
-            member = feed.members[secret] = _Member(secret, connect())
-        ear = Ear(feed.seq)
+            member = feed.members[secret] = _Member(secret, connect(), feed.seq)
+        ear = Ear(member.seq)
         member.ears.add(ear)
         try:
             yield ear
@@ -152,24 +169,26 @@ class Ear:
 
 
 class _Member:
-    """A session with its open streams."""
+    """A session with its open streams. `seq` is the last event that it was told of."""
 
-    def __init__(self, secret: str, client: clients.AsyncClient) -> None:
+    def __init__(self, secret: str, client: clients.AsyncClient, seq: int) -> None:
         self.secret = secret
         self.client = client
+        self.seq = seq
         self.ears: set[Ear] = set()
 
 
 class _Feed:
-    def __init__(self, name: str, seq: int, marks: Marks, changed: Changed, known: admissions.Admissions) -> None:
+    def __init__(self, name: str, seq: int, telling: Telling, changed: Changed, known: admissions.Admissions) -> None:
         self.name = name
         self.seq = seq
         self.members: dict[str, _Member] = {}
         self.ended = False
-        self._marks = marks
+        self._telling = telling
         self._changed = changed
         self._known = known
         self._checked: Members = {}
+        self._looks: list[tuple[int, frozenset[str]]] = []  # the last event of each look, and the topics that it found
         self._tasks = (asyncio.create_task(self._read()), asyncio.create_task(self._look()))
 
     async def close(self) -> None:
@@ -205,12 +224,9 @@ class _Feed:
             checked = await self._check()
             if speaker.secret not in checked:
                 continue  # its news may lack lines that the others may see
-            if page.next != self.seq:
-                others = page.next - self.seq > len(page.items)
-                told = topics.of(page.items) | (topics.SHARED if others else frozenset())
-                news = News(self.seq, page.next, told)
-                self.seq = page.next
-                await self._tell(checked, news)
+            self._note(page)
+            if any(member.seq != self.seq for member in self.members.values()):
+                await self._tell(checked)
                 await asyncio.sleep(asked + PAUSE_S - time.monotonic())
                 wait_s = 0.0  # a wait right after the pause would put off the look at the sessions
             elif waited_s < wait_s / 2:
@@ -227,7 +243,9 @@ class _Feed:
                 changed = await self._changed(self._checked)
             except Exception:  # noqa: BLE001 - the pages ask now and then by themselves, and the next look may succeed
                 changed = {}
-            self._spread(News(self.seq, self.seq, frozenset()), changed)
+            for secret, pages in changed.items():
+                if secret in self.members:
+                    self._tell_member(secret, pages, self.members[secret].seq)
             await asyncio.sleep(REST * (time.monotonic() - began))
 
     async def _check(self) -> dict[str, bodies.Server]:
@@ -248,15 +266,35 @@ class _Feed:
     async def _ask(self, member: _Member) -> bodies.Server:
         return await self._known.find(member.secret, None, member.client.server)
 
-    async def _tell(self, checked: Members, news: News) -> None:
-        present = await self._marks(checked, news)
-        self._spread(news, {secret: present.get(secret, Present()) for secret in checked})
+    def _note(self, page: bodies.RecordPage) -> None:
+        if page.next != self.seq:
+            others = page.next - self.seq > len(page.items)
+            self._looks.append((page.next, topics.of(page.items) | (topics.SHARED if others else frozenset())))
+            self.seq = page.next
 
-    def _spread(self, news: News, present: Mapping[str, Present]) -> None:
-        for secret, pages in present.items():
-            own = msgspec.structs.replace(news, marks=pages.marks, contents=pages.contents)
-            for ear in self.members[secret].ears if secret in self.members else ():
-                ear.tell(own)
+    def _topics(self, after: int, until: int) -> frozenset[str]:
+        return frozenset().union(*(found for seq, found in self._looks if after < seq <= until))
+
+    async def _look_again(self) -> int:
+        with contextlib.suppress(errors.OarlockError, StopIteration):
+            self._note(await next(iter(self.members.values())).client.news(after=self.seq, wait_s=0.0))
+        return self.seq
+
+    async def _tell(self, checked: Members) -> None:
+        until = self.seq
+        behind = {one.secret: one.seq for one in self.members.values() if one.secret in checked and one.seq != until}
+        told = {secret: self._topics(seq, until) for secret, seq in behind.items()}
+        await self._telling(Round(checked, told, until, self._look_again, self._tell_member))
+        least = min((one.seq for one in self.members.values()), default=self.seq)
+        self._looks = [one for one in self._looks if one[0] > least]
+
+    def _tell_member(self, secret: str, pages: Present, seq: int) -> None:
+        member = self.members.get(secret)
+        if member is not None:
+            news = News(member.seq, seq, self._topics(member.seq, seq), pages.marks, pages.contents)
+            member.seq = seq
+            for ear in member.ears:
+                ear.tell(news)
 
     def _end(self, member: _Member, *, session: bool) -> None:
         self.forget(member)

@@ -83,6 +83,10 @@ class OpenPages:
         everything = topics.EVERYTHING in told
         return self._looked({name: one for name, one in self._present(secret) if everything or one.topics & told})
 
+    def count(self, secret: str) -> int:
+        """Return the number of the session's pages."""
+        return len(self._sessions.get(secret, {}))
+
     def due(self, secret: str) -> Mapping[str, Open]:
         """Return the session's pages that may have changed without an event. They count as looked at."""
         now = time.monotonic()
