@@ -175,7 +175,7 @@ if int(of):
     strategy.steps_left = int(of)  # as a session would tell
 if method.startswith("auto") and world.world_size > 1 and strategy is not None:
     waits_for = type(strategy).__name__ == "Automatic"
-    while waits_for and not choice:
+    while waits_for and "exchange" not in choice:  # the order of sums is told before it
         before_choice.append(step())
         choice = strategy.choice()
 warm_up = [step() for _ in range(2)]
