@@ -131,7 +131,7 @@ test-node-long: setup-dev  ## the long ones of these tests: an image built twice
 	$(BIN)/python -m pytest -m "node and long" -n 0 --timeout=3600 tests/node $(ARGS)
 
 bench-train: setup-dev  ## training over slow links, and its checkpoints (root: it makes network namespaces; half an hour)
-	$(BIN)/python -m bench $(or $(ROWS),together saving working serving reducing advising) $(ARGS)
+	$(BIN)/python -m bench $(or $(ROWS),together saving working serving reducing advising) pictures $(ARGS)
 
 bench-gpu: setup-dev  ## training on the GPU of this machine (three minutes)
 	$(BIN)/python -m bench gpu $(ARGS)

@@ -40,6 +40,7 @@ from bench.train import (
     choosing,
     gpu,
     growing,
+    pictures,
     ratios,
     reducing,
     saving,
@@ -83,8 +84,9 @@ TRAIN = {
     "staleness": staleness.run,
     "accuracy-digits": accuracy.digits,
     "accuracy-text": accuracy.text,
+    "pictures": pictures.run,
 }
-"""By themselves, with `make bench-train`: they need root, and half an hour."""
+"""By themselves, with `make bench-train`: they need root, and half an hour. `pictures` draws the saved figures."""
 
 GPU = {"gpu": gpu.run}
 """With `make bench-gpu`: it needs a GPU."""
@@ -128,7 +130,7 @@ def main() -> int:
     rows: list[table.Row] = []
     failed: list[str] = []
     for name in options.names or BENCHES:
-        began = time.perf_counter()
+        began, when = time.perf_counter(), table.now()
         try:
             with console.status(f"{name} ..."):
                 found = ALL[name]()
@@ -136,8 +138,7 @@ def main() -> int:
             for row in found:
                 console.print(" | ".join(row.cells()), markup=False)
             if options.save:  # at once: a run that is cut off keeps its figures
-                measured = f"Measured on {machine}, {time.strftime('%Y-%m-%d')}."
-                table.save(found, measured, _place(name))
+                table.save(found, f"Measured on {machine}, each row on its day.", when, _place(name))
         except Exception as error:  # noqa: BLE001  (the others are still worth having)
             failed.append(name)
             console.print(f"{name} failed: {error}", markup=False)

@@ -1,14 +1,19 @@
-"""Pictures beside docs/benchmarks.md: a value at each size with its allowed growth, and several curves."""
+"""Pictures beside docs/benchmarks.md: a value at each size with its allowed growth, several curves, and bars."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from matplotlib.backends import backend_agg
 from matplotlib.figure import Figure
+
+BEHIND = {"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none"}
+"""The box behind the words at a bar."""
 
 
 def growth(points: tuple[tuple[float, float], ...], of: str, unit: str, path: Path) -> None:
@@ -34,6 +39,59 @@ def curves(named: Mapping[str, tuple[tuple[float, float], ...]], of: str, unit: 
     axes.set_ylim(bottom=0)
     axes.grid(visible=True, alpha=0.3)
     _write(figure, axes, path)
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One of the panels of a picture: bars by their names, and `words` for their values. `marks` are lines across.
+    `intervals` are those of the values, low and high, by the names.
+    """
+
+    words: str
+    bars: Mapping[str, float]
+    marks: Sequence[float] = ()
+    intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+
+
+def bars(panels: Sequence[Panel], path: Path) -> None:
+    """Draw the panels beside each other."""
+    rows = max(len(panel.bars) for panel in panels)
+    figure = Figure(figsize=(1.6 + 3.4 * len(panels), 0.9 + 0.3 * rows), dpi=100, layout="constrained")
+    backend_agg.FigureCanvasAgg(figure)
+    for panel, axes in zip(panels, figure.subplots(1, len(panels), squeeze=False)[0], strict=True):
+        _draw(panel, axes)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, format="png", metadata={"Software": None})
+
+
+def _draw(panel: Panel, axes: Any) -> None:
+    names, values = list(panel.bars), list(panel.bars.values())
+    around = [panel.intervals.get(name, (value, value)) for name, value in panel.bars.items()]
+    errors = [
+        [max(0.0, value - low) for value, (low, _) in zip(values, around, strict=True)],
+        [max(0.0, high - value) for value, (_, high) in zip(values, around, strict=True)],
+    ]
+    drawn = axes.barh(names, values, height=0.6, xerr=errors if panel.intervals else None, ecolor="0.3", zorder=2)
+    if panel.intervals:
+        words = [f"{value:+.2f}" for value in values]
+    else:
+        words = [f"{value:,.0f}" if value >= 1000 else f"{value:.3g}" for value in values]
+    for bar, word, (low, high) in zip(drawn, words, around, strict=True):
+        left = bar.get_width() < 0
+        place = min(low, bar.get_width()) if left else max(high, bar.get_width())
+        shift, side = (-4, "right") if left else (4, "left")
+        axes.annotate(
+            word, (place, bar.get_y() + bar.get_height() / 2), (shift, 0), textcoords="offset points", ha=side,
+            va="center", fontsize="small", bbox=BEHIND,
+        )  # fmt: skip
+    for mark in panel.marks:
+        axes.axvline(mark, color="0.4", linestyle="--", linewidth=1, zorder=1)
+    axes.invert_yaxis()
+    axes.set(xlabel=textwrap.fill(panel.words, 46))
+    axes.margins(x=0.28)
+    axes.tick_params(labelsize="small")
+    axes.xaxis.label.set_size("small")
+    axes.grid(visible=True, axis="x", alpha=0.3)
 
 
 def _empty() -> tuple[Figure, Any]:

@@ -1,8 +1,10 @@
-"""A figure with its goal, and the table that is made of many."""
+"""A figure with its goal, and the table that is made of many. Each row of a saved table has its day and its commit."""
 
 from __future__ import annotations
 
 import statistics
+import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +12,7 @@ from pathlib import Path
 PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 FIGURES, PAGES, GPUS = "figures", "pages", "gpus"
 """The tables of the page, by the comments that enclose them."""
+HEADS = ("figure", "measured", "goal", "reached", "details", "day, commit")
 
 
 @dataclass(frozen=True)
@@ -63,26 +66,43 @@ def percentile(values: Sequence[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
-def written(rows: Sequence[Row], machine: str) -> str:
+def now() -> str:
+    """Return the day, and the short name of the present commit, with a + where the code has changed since."""
+    commit = _git("rev-parse", "--short=8", "HEAD")
+    changed = "+" if commit and _git("status", "--porcelain", "--", "src", "bench") else ""
+    return f"{time.strftime('%Y-%m-%d')} {commit}{changed}".strip()
+
+
+def _git(*words: str) -> str:
+    """Return what git says; nothing where this is not a clone."""
+    command = ["git", "-C", str(PAGE.parents[1]), *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+
+def written(rows: Sequence[Row], machine: str, when: str) -> str:
     """Return the table in Markdown."""
-    lines = [machine, "", "| figure | measured | goal | reached | details |", "|---|---|---|---|---|"]
-    lines += ["| " + " | ".join(row.cells()) + " |" for row in rows]
+    lines = [machine, "", f"| {' | '.join(HEADS)} |", "|---" * len(HEADS) + "|"]
+    lines += ["| " + " | ".join([*row.cells(), when]) + " |" for row in rows]
     return "\n".join(lines)
 
 
-def save(rows: Sequence[Row], machine: str, place: str = FIGURES) -> None:
+def saved(text: str, place: str = FIGURES) -> dict[str, list[str]]:
+    """Return the cells of each row of a table of the page, by its figure."""
+    _, _, rest = text.partition(f"<!-- {place}: begin -->")
+    lines = rest.partition(f"<!-- {place}: end -->")[0].splitlines()
+    rows = [[cell.strip() for cell in line[2:-2].split(" | ")] for line in lines if line.startswith("| ")]
+    return {cells[0]: cells for cells in rows if cells[0] != HEADS[0]}
+
+
+def save(rows: Sequence[Row], machine: str, when: str, place: str = FIGURES) -> None:
     """Put the rows into a table of docs/benchmarks.md, in the place of earlier ones of their benches; others stay."""
     begin, end = f"<!-- {place}: begin -->", f"<!-- {place}: end -->"
     text = PAGE.read_text()
     head, _, rest = text.partition(begin)
-    old, _, tail = rest.partition(end)
+    _, _, tail = rest.partition(end)
     measured = {row.what for row in rows}
-    kept = [
-        line
-        for line in old.splitlines()
-        if line.startswith("| ") and not line.startswith("| figure |") and line.split(" | ")[0][2:] not in measured
-    ]
-    table = written(rows, machine) + ("\n" + "\n".join(kept) if kept else "")
+    kept = [f"| {' | '.join(cells)} |" for what, cells in saved(text, place).items() if what not in measured]
+    table = "\n".join([written(rows, machine, when), *kept])
     for row in rows:
         if row.picture:
             from bench import plots  # matplotlib is needed for this alone

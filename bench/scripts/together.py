@@ -1,13 +1,14 @@
 """One rank of a training with timed steps. The last line of rank 0 is a JSON object.
 
-together.py METHOD STEPS [MODEL [SECONDS]]
+together.py METHOD STEPS [MODEL [SECONDS [OF]]]
 
 MODEL is `mlp` (25 MB, the batch 64 examples), `table` (an embedding of 25 MB, of which each step uses 512 rows; its
 gradient is sparse for parameter servers) or a network of bench/train/networks.py: tensors with a quarter of their
 width, and sleeps of SECONDS a step in the place of its arithmetic, divided among the layers as that is. `whole NAME` is
 such a network with the tensors in their full width.
 DistributedDataParallel is the reference. The steps of `auto` and `auto-lossy` are those after the choice; the object
-tells of the steps before it, too.
+tells of the steps before it, too. With OF, the steps of the whole training, STEPS are timed in each stage of it: the
+warm-up of `dgc-warm`, and of `auto-lossy` where it chose that, has four of them.
 """
 
 import json
@@ -34,15 +35,16 @@ METHODS: dict[str, dict[str, Any]] = {
     "powersgd": {"strategy": "allreduce", "compression": train.PowerSGD(rank=1)},
     "powersgd-2": {"strategy": "allreduce", "compression": "powersgd"},
     "dgc": {"strategy": "allreduce", "compression": train.DGC(warm_up_steps=0)},
+    "dgc-warm": {"strategy": "allreduce", "compression": "dgc"},
     "dgc-half": {"strategy": "allreduce", "compression": train.DGC(warm_up_steps=0, half_values=True)},
     "ps": {"strategy": "ps"},
     "auto": {"strategy": "auto"},
     "auto-lossy": {"strategy": "auto", "compression": "auto"},
 }
 method, steps = sys.argv[1], int(sys.argv[2])
-name, seconds_a_step = (sys.argv[3:] + ["mlp", "0"][len(sys.argv[3:]) :])[:2]
-if method == "auto-lossy":  # as after the warm-up of DGC, like the fixed choice
-    os.environ["OARLOCK_STRATEGY"] = json.dumps({"kind": "auto", "compression": "auto", "warm_up_steps": 0})
+name, seconds_a_step, of = (sys.argv[3:] + ["mlp", "0", "0"][len(sys.argv[3:]) :])[:3]
+if method == "auto-lossy":
+    os.environ["OARLOCK_STRATEGY"] = json.dumps({"kind": "auto", "compression": "auto"})
 torch.set_num_threads(1)
 world = train.init()
 torch.manual_seed(world.rank)
@@ -159,24 +161,42 @@ def step() -> float:
     return time.perf_counter() - began
 
 
+def go_to(exchanges: int) -> None:
+    """Let the compression exchange as after so many exchanges."""
+    shared = strategy.shared()
+    (shared["shared"] if "exchange" in shared else shared)["exchanges"] = exchanges
+    strategy.catch_up(shared, made=False)
+
+
 before_choice: list[float] = []
 choice: dict[str, Any] = {}
-strategy = dataparallel.strategy_of(whole)
+strategy: Any = dataparallel.strategy_of(whole)
+if int(of):
+    strategy.steps_left = int(of)  # as a session would tell
 if method.startswith("auto") and world.world_size > 1 and strategy is not None:
     waits_for = type(strategy).__name__ == "Automatic"
-    while waits_for and not choice:
+    while waits_for and "exchange" not in choice:  # the order of sums is told before it
         before_choice.append(step())
         choice = strategy.choice()
 warm_up = [step() for _ in range(2)]
-seconds, before = [], sent()
-for _ in range(steps):
-    seconds.append(step())
+if before_choice:
+    before_choice += warm_up
+left = max(1, int(of) - len(before_choice))
+warms_up = int(of) > 0 and "dgc" in (method.partition("-")[0], choice.get("exchange"))
+stages = []
+for begin, count in train.DGC().stages(left) if warms_up else [(0, left)]:
+    if warms_up:
+        go_to(begin)
+    before = sent()
+    seconds = [step() for _ in range(steps)]
+    stages.append((count, seconds))
 if world.rank == 0:
     told = {
         "seconds": seconds,
         "sent": (sent() - before) / steps,
         "bytes": size,
-        "before_choice": before_choice + (warm_up if before_choice else []),
+        "before_choice": before_choice,
+        "stages": stages,
         "choice": choice.get("exchange", "none"),
     }
     print(json.dumps(told), flush=True)

@@ -22,8 +22,8 @@ SCRIPT = Path(__file__).parents[1] / "scripts" / "sleeping.py"
 PLACED = SCRIPT.with_name("placed.py")
 STRATEGIES = ("allreduce", "dgc", "ps")
 CHECKED = (4, 8)
-MEGABITS = 200
-SECONDS = float(os.environ.get("BENCH_SECONDS", "20"))
+MEGABITS = 66
+SECONDS = float(os.environ.get("BENCH_SECONDS", "30"))
 """The duration of each trial."""
 
 
@@ -41,8 +41,17 @@ def run() -> list[table.Row]:
         )  # fmt: skip
     if done.returncode:
         raise RuntimeError(f"oarlock advise ended with {done.returncode}: {done.stderr[-2000:]}")
-    told = json.loads(done.stdout)
-    return [_row(one) for one in told["predictions"] if one["workers"] in CHECKED and one["error"] is not None]
+    return rows(json.loads(done.stdout))
+
+
+def rows(told: Mapping[str, Any]) -> list[table.Row]:
+    """Return a row for each strategy with each number of workers. RuntimeError where one was not checked."""
+    found = {(one["strategy"], one["workers"]): one for one in told["predictions"]}
+    wanted = [found.get((strategy, workers)) for strategy in STRATEGIES for workers in CHECKED]
+    if any(one is None or one["error"] is None for one in wanted):
+        reasons = [f"{name}: {reason}" for name, reason in {**told["refused"], **told["unchecked"]}.items()]
+        raise RuntimeError(f"not every prediction was checked: {'; '.join(reasons) or 'no reason was given'}")
+    return [_row(one) for one in wanted if one is not None]
 
 
 def _row(one: Mapping[str, Any]) -> table.Row:

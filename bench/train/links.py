@@ -63,8 +63,10 @@ def link(megabits: int) -> Iterator[tuple[Machine, ...]]:
 
 
 @contextmanager
-def network(megabits: int, count: int) -> Iterator[tuple[Machine, ...]]:
-    """Give so many machines, each with a link of this rate to one switch."""
+def network(megabits: int, count: int, *, receives: int | None = None, fast: int = 0) -> Iterator[tuple[Machine, ...]]:
+    """Give so many machines, each with a link of this rate to one switch. With `receives` they receive at that rate,
+    and the last `fast` machines send at it, too.
+    """
     mark = f"oar{os.getpid() % 100_000}"
     switch = f"{mark}s"
     machines = tuple(Machine(f"{mark}n{end}", f"{mark}d{end}", f"{NETWORK}.{end + 1}") for end in range(count))
@@ -79,8 +81,8 @@ def network(megabits: int, count: int) -> Iterator[tuple[Machine, ...]]:
             _do("ip", "-n", each.namespace, "link", "set", plug, "netns", switch)
             _do("ip", "-n", switch, "link", "set", plug, "master", "switch")
             _do("ip", "-n", switch, "link", "set", plug, "up")
-            _shape(switch, plug, megabits)
-            _bring_up(each, megabits)
+            _shape(switch, plug, receives or megabits)
+            _bring_up(each, receives if receives and end >= count - fast else megabits)
         yield machines
     finally:
         _remove(machines)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
-from bench.train import networks, together, working
+from bench import plots, table
+from bench.train import advising, networks, pictures, together, working
 from torch import nn
 
 from oarlock.train import hooks
@@ -45,3 +48,70 @@ def test_every_ready_made_hook_is_measured(tmp_path: Path) -> None:
     measured = working.hooks(model, torch.optim.SGD(model.parameters(), 0.1), str(tmp_path), 10)
     ready = [each for _, each in inspect.getmembers(hooks, inspect.isclass) if each.__module__ == hooks.__name__]
     assert {type(each) for each in measured} == set(ready)
+
+
+def test_a_prediction_that_was_not_checked_fails_the_bench() -> None:
+    checked = [
+        {"strategy": strategy, "workers": workers, "servers": 0, "speedup": 3.0, "measured": 2.5, "error": 0.2}
+        for strategy in advising.STRATEGIES
+        for workers in (2, *advising.CHECKED)
+    ]
+    told = {"predictions": checked, "refused": {}, "unchecked": {}}
+    assert [row.value for row in advising.rows(told)] == [20.0] * len(advising.STRATEGIES) * len(advising.CHECKED)
+    last = {**checked[-1], "measured": None, "error": None}
+    told = {"predictions": [*checked[:-1], last], "refused": {}, "unchecked": {"ps with 8 workers": "a port is taken"}}
+    with pytest.raises(RuntimeError, match="ps with 8 workers: a port is taken"):
+        advising.rows(told)
+    told = {"predictions": checked[:3], "refused": {"dgc": "it is for SGD"}, "unchecked": {}}
+    with pytest.raises(RuntimeError, match="dgc: it is for SGD"):
+        advising.rows(told)
+
+
+PAGE = """# Figures
+
+<!-- figures: begin -->
+Measured on this machine, 2026-11-20.
+
+| figure | measured | goal | reached | details | day, commit |
+|---|---|---|---|---|---|
+| one | 1 s |  |  |  | 2026-11-20 12345678 |
+| two | 2 s | ≤ 3 s | yes | n=2 | 2026-11-21 23456789 |
+<!-- figures: end -->
+"""
+
+
+def test_a_row_that_is_measured_again_has_its_own_day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "PAGE", tmp_path / "benchmarks.md")
+    table.PAGE.write_text(PAGE)
+    table.save([table.Row("bench", "one", 1.5, "s")], "Measured on that machine.", "2026-11-29 3456789a")
+    days = {what: cells[-1] for what, cells in table.saved(table.PAGE.read_text()).items()}
+    assert days == {"one": "2026-11-29 3456789a", "two": "2026-11-21 23456789"}
+    assert "this machine" not in table.PAGE.read_text()
+
+
+def test_every_saved_figure_has_its_day() -> None:
+    text = table.PAGE.read_text()
+    for place in (table.FIGURES, table.PAGES, table.GPUS):
+        for what, cells in table.saved(text, place).items():
+            assert re.fullmatch(r"20\d\d-\d\d-\d\d [0-9a-f]{8,}\+?", cells[-1]), what
+
+
+def test_the_pictures_of_the_strategies_are_drawn_from_the_saved_rows(tmp_path: Path) -> None:
+    """Each of them stands on the page, and a row that it needs is not renamed unnoticed."""
+    rows = pictures.Saved(table.PAGE.read_text())
+    page = (table.PAGE.parent / "strategies.md").read_text()
+    for name, panels in pictures.PICTURES.items():
+        assert all(panel.bars for panel in panels(rows)), name
+        assert f"(benchmarks/{name}.png)" in page, name
+        assert (table.PAGE.parent / pictures.FOLDER / f"{name}.png").exists(), name
+    plots.bars(pictures.accuracy(rows), tmp_path / "accuracy.png")
+    assert (tmp_path / "accuracy.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_picture_whose_rows_are_not_saved_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = table.PAGE.read_text().replace("| a worker's SIGKILL to the next step, torchrun |", "| another figure |")
+    with pytest.raises(pictures.Missing, match="torchrun"):
+        pictures.recovery(pictures.Saved(text))
+    pictures.draw(pictures.Saved(text), tmp_path)
+    assert "recovery.png is not drawn" in capsys.readouterr().err
+    assert {path.stem for path in tmp_path.iterdir()} == set(pictures.PICTURES) - {"recovery"}

@@ -38,7 +38,7 @@ from oarlock.train.reporting.progress import Line
 from oarlock.train.reporting.reports import VERSION, Reports, opened
 from oarlock.train.reporting.tensorboard import EventFile
 from oarlock.train.strategies import dataparallel, replicas
-from oarlock.train.strategies.strategy import Strategy, figures_of, waited
+from oarlock.train.strategies.strategy import Strategy, figures_of, tell_steps_left, waited
 
 EVERY_S = 600.0
 KEEP = 3
@@ -55,9 +55,8 @@ class Session:
     `drop_per_rank=True` lets them begin without it. `logdir` is the directory for TensorBoard's event files (default:
     OARLOCK_TENSORBOARD). `resume=False` begins at the first step. `adapt=True` lets the scheduler choose the batch
     size, if the job file allows it: the given `Batches` use it, `backward` and `accumulating` follow its parts, and
-    `gain` gives the factor for the learning rate.
-    Tensors that the ranks have divided (FSDP2, tensor parallelism) are saved in pieces, and any number of ranks resumes
-    them. On entry, CheckpointError for a checkpoint from which this session cannot go on, or has nothing trained to.
+    `gain` gives the factor for the learning rate. Tensors that the ranks have divided (FSDP2, tensor parallelism) are
+    saved in pieces, and any number of ranks resumes them. On entry, CheckpointError for a checkpoint that does not fit.
     """
 
     def __init__(
@@ -540,6 +539,7 @@ class Session:
 
     def _mark(self) -> None:
         """Remember this boundary of steps: a step is taken back to it, or repeated from it."""
+        tell_steps_left(self._strategies, self.step, self.total_steps)
         if self._membership:
             self._membership.mark(self.step)
         if self._succession is None and (found := self._find_succession()):  # by the choice of the last step

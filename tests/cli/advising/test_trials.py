@@ -116,6 +116,42 @@ def test_a_check_runs_the_strategy_that_was_predicted() -> None:
     assert "No prediction was checked: this machine has no such network." in " ".join(over.split())
 
 
+def test_workers_are_checked_where_each_has_the_cores_of_the_other_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Elsewhere the answer says how to check a prediction, and the step to expect."""
+    script = [sys.executable, "-c", TELLS_BY_STRATEGY]
+    words = ["--no-threads", "--seconds", "1", "--strategy", "bf16"]
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(5)))
+    said = " ".join(CliRunner().invoke(advise.advise, [*words, "--", *script]).stdout.split())
+    assert "No prediction was checked: 4 workers would share the 5 cores of this machine" in said
+    assert "With OMP_NUM_THREADS=1 in the environment" in said
+    assert "A step should take 201 ms with allreduce, 52." in said
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    said = " ".join(CliRunner().invoke(advise.advise, [*words, "--", *script]).stdout.split())
+    assert "bf16 with 4 workers: predicted" in said
+    assert "bf16 with 8 workers" not in said, "which this machine does not have the cores for"
+    assert "Not checked: the predictions for 2, 8, 16, 32, 64 workers." in said
+
+
+SHARES_CORES = """
+import json, os
+workers = int(os.environ["WORLD_SIZE"])
+with open(os.environ["OARLOCK_REPORT"] + "/events-" + os.environ["RANK"] + ".jsonl", "w") as file:
+    for step in (10, 20):
+        event = {"event": "progress", "step": step, "step_s": 0.05 * max(2, workers), "sync_s": 0.0, "sent_bytes": 1e6}
+        file.write(json.dumps(event) + chr(10))
+"""
+
+
+def test_a_check_says_that_its_workers_shared_cores() -> None:
+    script = [sys.executable, "-c", SHARES_CORES]
+    words = ["--no-threads", "--seconds", "1", "--strategy", "bf16", "--check", "2", "--check", "3"]
+    said = " ".join(CliRunner().invoke(advise.advise, [*words, "--", *script]).stdout.split())
+    assert "bf16 with 3 workers: predicted 3.00, measured 2.00, error +50%. Without the waiting for gradients" in said
+    assert said.count("a step took 1.50 times that of 2 workers: they shared cores") == 2
+    assert "took 1.00 times" not in said
+
+
 TELLS_BY_SERVERS = """
 import json, os
 told = json.loads(os.environ["OARLOCK_STRATEGY"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -524,3 +525,15 @@ def test_the_warm_up_has_the_stages_of_the_paper() -> None:
     settings = dgc.DGC(warm_up_steps=400)
     sparsities = [round(100 * (1 - settings.density(step)), 1) for step in (0, 99, 100, 200, 300, 399, 400, 10**6)]
     assert sparsities == [74.9, 74.9, 93.7, 98.4, 99.6, 99.6, 99.9, 99.9]
+
+
+def test_the_stages_of_a_training_cover_its_steps() -> None:
+    """Each stage has one density, and none lasts longer than the training."""
+    settings = dgc.DGC(warm_up_steps=400)
+    assert settings.stages(1000) == [(0, 100), (100, 100), (200, 100), (300, 100), (400, 600)]
+    assert settings.stages(150) == [(0, 100), (100, 50)]
+    assert dgc.DGC(warm_up_steps=0).stages(10) == [(0, 10)]
+    for warm_up_steps, steps in itertools.product((0, 1, 2, 3, 7, 1000), (1, 5, 1003)):
+        settings = dgc.DGC(warm_up_steps=warm_up_steps)
+        told = [settings.density(begin) for begin, count in settings.stages(steps) for _ in range(count)]
+        assert told == [settings.density(step) for step in range(steps)]

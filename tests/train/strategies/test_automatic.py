@@ -218,7 +218,7 @@ def told_no_more() -> None:
 
 
 def over_a_very_slow_link() -> None:
-    """One step tells enough of it, and one exchange of each candidate."""
+    """One step tells enough of it, and one exchange of each candidate, of DGC in each stage of its warm-up."""
     automatic.ENOUGH_S = automatic.LONG_S = 0.0
     automatic.may_win = lambda *_: True
     tried: list[type] = []
@@ -239,7 +239,36 @@ def over_a_very_slow_link() -> None:
     assert strategy.choice() == {}, "the first step may be a slow one"
     some_steps(model, optimizer, 64, 1)
     assert strategy.choice(), "the second step told enough"
-    assert len(tried) == len(automatic.LOSSY) == len(set(tried))
+    assert sorted(tried.count(each) for each in set(tried)) == [1, 1, 5]
+
+
+def a_warm_up_counts() -> None:
+    """DGC's exchanges are short after its warm-up alone. A training that ends before gets another compression."""
+    automatic.may_win = lambda *_: True
+
+    def once(self: Any, kind: str, made: Any, held: Any) -> float:
+        warm = kind == "dgc" and made._exchanges >= made.settings.warm_up_steps
+        return {"powersgd": 0.002, "bf16": 0.1, "dgc": 0.001 if warm else 0.02}[kind]
+
+    automatic.Automatic._once = once  # type: ignore[method-assign, assignment]
+    sound, expected = automatic.predict, []
+
+    def predict(ranks: Sequence[Measured]) -> Mapping[str, float]:
+        expected.append(sound([one._replace(step_s=10.0, computing_s=0.0) for one in ranks]))
+        return expected[-1]
+
+    automatic.predict = predict  # type: ignore[assignment]
+    for total_steps, kind in ((600, "powersgd"), (None, "powersgd"), (200_000, "dgc")):
+        model = nn.Linear(16, 16)
+        optimizer = torch.optim.SGD(model.parameters(), 0.01)
+        train.data_parallel(model, optimizer, compression="auto")
+        with train.Session(model=model, optimizer=optimizer, total_steps=total_steps) as session:
+            for _ in session.steps():
+                some_steps(model, optimizer, 16, 1)
+                if session.step > automatic.WARM_UP + automatic.MEASURED + 2:
+                    break
+        assert dataparallel.strategy_of(model).choice()["exchange"] == kind, total_steps  # type: ignore[union-attr]
+    assert [each["dgc"] for each in expected] == pytest.approx([0.02, 0.0029, 0.001095], rel=1e-3)
 
 
 def over_a_link_that_is_fast_enough() -> None:
@@ -349,6 +378,7 @@ def without_a_trace() -> None:
         without_permission,
         over_a_slow_link,
         over_a_very_slow_link,
+        a_warm_up_counts,
         told_no_more,
         over_a_link_that_is_fast_enough,
         over_a_link_with_pauses,

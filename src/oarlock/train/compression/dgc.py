@@ -81,6 +81,12 @@ class DGC:
         stage = exchanges * WARM_UP_STAGES // self.warm_up_steps
         return float(final ** ((stage + 1) / (WARM_UP_STAGES + 1)))
 
+    def stages(self, steps: int) -> list[tuple[int, int]]:
+        """Return the stages of a training of so many steps: the exchanges before each, and its number of steps."""
+        begins = sorted({-(-self.warm_up_steps * stage // WARM_UP_STAGES) for stage in range(WARM_UP_STAGES + 1)})
+        ends = [*begins[1:], max(steps, begins[-1])]
+        return [(begin, min(steps, end) - begin) for begin, end in zip(begins, ends) if begin < steps]
+
 
 class DeepGradientCompression(WholeGradient):
     """Allreduce of gradients that are mostly kept back, for SGD with or without momentum."""
@@ -228,9 +234,11 @@ class DeepGradientCompression(WholeGradient):
         for name, rest in self._rests.items():
             yield "residual", name, rest
 
-    def rehearse(self) -> None:
-        self._exchanges = max(self._exchanges, self.settings.warm_up_steps)
-        super().rehearse()
+    def stages(self, steps: int) -> list[tuple[int, int]]:
+        return self.settings.stages(steps)
+
+    def enter(self, exchanges: int) -> None:
+        self._exchanges = exchanges
 
     def drop(self) -> None:
         if self._momentum is not None:

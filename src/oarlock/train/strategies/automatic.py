@@ -10,7 +10,9 @@ then
 
     the longest computing of any rank  +  the seconds of the candidate's exchange
 
-and the computing hides as much of an exchange in 16 bits as of the dense one, in proportion.
+and the computing hides as much of an exchange in 16 bits as of the dense one, in proportion. Deep Gradient Compression
+sends more in its warm-up, so its exchange is tried in each stage. The time of the whole training counts: the mean of
+the steps that are left, where a session knows their number, and of the next 10,000 where none does.
 
 A candidate that cannot be chosen any more makes no exchange: none does where the dense step is hardly longer than its
 computing, and none of half the dense bytes or more where another candidate saves far more than half of the waiting.
@@ -66,6 +68,8 @@ ENOUGH_S = 1.0
 MOST_TRIES = 5
 LONG_S = 0.4
 """A candidate makes no further exchange once its exchanges have taken so long together."""
+HORIZON = 10_000
+"""The steps that a choice is for, where no session knows how many are left."""
 OVERLAPPING = ("bf16",)
 """The candidates whose exchange goes on during the backward pass, as the dense one does."""
 LEAST_PART = {SERVERS: 0.5, "bf16": 0.5}
@@ -74,6 +78,7 @@ servers on hosts of their own every gradient once, where a ring sends it almost 
 """
 MARGIN = 0.05
 """A more exact candidate is chosen, if its step takes at most so much longer than the shortest."""
+Part = tuple[int, float]  # of a training: its number of steps, and the seconds of an exchange in it
 Exchange = Union[AllReduce, WholeGradient, ParameterServers]  # evaluated, by a Python that may be 3.9
 
 
@@ -89,7 +94,7 @@ class Step(NamedTuple):
 
 class Measured(NamedTuple):
     """The measurements of one rank, in seconds: a dense step, its computing, and one exchange of each candidate, made
-    while nothing is computed.
+    while nothing is computed, as the mean of the training.
     """
 
     step_s: float
@@ -126,6 +131,11 @@ def predict(ranks: Sequence[Measured]) -> dict[str, float]:
                 took_s *= min(1.0, added_s / dense_s)
             steps[kind] = computing_s + took_s
     return steps
+
+
+def mean(parts: Sequence[Part]) -> float:
+    """Return the mean seconds of an exchange."""
+    return sum(steps * took_s for steps, took_s in parts) / sum(steps for steps, _ in parts)
 
 
 def least_parts(parameters: Iterable[torch.Tensor]) -> dict[str, float]:
@@ -394,19 +404,29 @@ class Automatic(Exchanging):
         own = summed_up(self._steps[WARM_UP:] or self._steps[-1:])
         told = [Measured(*each) for each in self._world.gather(tuple(own))]
         parts = least_parts(parameter for _, parameter in self._named)
+        left = self._world.gather(self.steps_left)
+        horizon = max(1, min(HORIZON if steps is None else steps for steps in left))
+        changing = {}
         for kind in sorted(self._permitted(), key=CANDIDATES.index, reverse=True):
             if may_win(kind, told, parts):
-                everyones = self._world.gather(self._try(kind))
+                everyones = self._world.gather(self._try(kind, horizon))
                 if None not in everyones:
-                    told = [one.with_exchange(kind, took) for one, took in zip(told, everyones)]
+                    told = [one.with_exchange(kind, mean(took)) for one, took in zip(told, everyones)]
+                    if len(everyones[0]) > 1:
+                        changing[kind] = [max(one[part][1] for one in everyones) for part in (0, -1)]
         steps = predict(told)
         self._chosen = choose(steps)
         size = sum(parameter.numel() * parameter.element_size() for _, parameter in self._named)
-        added_ms = _computing_and_waiting(told)[1] * 1e3
-        known = ", ".join(f"{kind} {took * 1e3:.3g} ms" for kind, took in steps.items())
+        computing_s, added_s = _computing_and_waiting(told)
+        known = []
+        for kind, took_s in steps.items():
+            known.append(f"{kind} {took_s * 1e3:.3g} ms")
+            if kind in changing:
+                first, last = (f"{(computing_s + one) * 1e3:.3g} ms" for one in changing[kind])
+                known[-1] += f" ({first} at first, {last} at last)"
         self._say(
-            f"{_words(self._chosen)} from now on. {self._world.world_size} ranks waited {added_ms:.3g} ms a "
-            f"step for {size / 1e6:.3g} MB of gradients; expected steps: {known}"
+            f"{_words(self._chosen)} from now on. {self._world.world_size} ranks waited {added_s * 1e3:.3g} ms a step "
+            f"for {size / 1e6:.3g} MB of gradients; expected steps, as the mean of {horizon:,}: {', '.join(known)}"
         )
         if self._chosen == SERVERS:  # which write into the weights: not in the middle of a backward pass
             self._change()
@@ -423,24 +443,39 @@ class Automatic(Exchanging):
         return kinds
 
     @torch.no_grad()
-    def _try(self, kind: str) -> float | None:
-        """Return the seconds of one exchange; None for a candidate that this rank, or all ranks, cannot use."""
+    def _try(self, kind: str, horizon: int) -> list[Part] | None:
+        """Return the seconds of an exchange in each part of a training of so many steps, one exchange in all but the
+        last part. None for a candidate that this rank, or all ranks, cannot use.
+        """
         made = self._of(kind)
         held = [(parameter, parameter.grad) for _, parameter in self._named]
-        took: list[float] = []
+        parts: list[Part] = []
         try:
             if self._is_ready(kind, made):
-                while len(took) < MOST_TRIES and (not took or max(self._world.gather(sum(took))) < LONG_S):
-                    took.append(self._once(kind, made, held))
+                stages = made.stages(horizon) if isinstance(made, WholeGradient) else [(0, horizon)]
+                for exchanges, steps in stages:
+                    if isinstance(made, WholeGradient):
+                        made.enter(exchanges)
+                    most = MOST_TRIES if exchanges == stages[-1][0] else 1
+                    parts.append((steps, self._seconds(kind, made, held, most)))
         finally:
             for parameter, gradient in held:
                 parameter.grad = gradient
             made.drop()
-        usable = bool(took) and math.isfinite(max(took))
+        usable = bool(parts) and all(math.isfinite(took_s) for _, took_s in parts)
         if not usable and isinstance(made, ParameterServers):
             made.abandon()
             self._servers = None
-        return statistics.median_low(took) if usable else None
+        return parts if usable else None
+
+    def _seconds(
+        self, kind: str, made: Exchange, held: Sequence[tuple[nn.Parameter, torch.Tensor | None]], most: int
+    ) -> float:
+        """Return the median seconds of at most so many exchanges, infinitely many where one fails."""
+        took = [self._once(kind, made, held)]
+        while len(took) < most and max(self._world.gather(sum(took))) < LONG_S:
+            took.append(self._once(kind, made, held))
+        return statistics.median_low(took) if math.isfinite(max(took)) else math.inf
 
     def _once(self, kind: str, made: Exchange, held: Sequence[tuple[nn.Parameter, torch.Tensor | None]]) -> float:
         """Return the seconds of one exchange of copies of the gradients, infinitely many where it fails."""

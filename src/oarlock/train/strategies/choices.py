@@ -61,7 +61,7 @@ def choose(
             return strategy
         strategy = strategy.kind
     settings = compression if isinstance(compression, (DGC, PowerSGD)) else None
-    if told.get("compression") in ("dgc", "auto") and "warm_up_steps" in told:  # `oarlock advise` skips the warm-up
+    if told.get("compression") == "dgc" and "warm_up_steps" in told:  # `oarlock advise` skips the warm-up
         own = settings if isinstance(settings, DGC) else DGC()
         settings = replace(own, warm_up_steps=int(told["warm_up_steps"]))
     kind = str(told.get("kind") or strategy or "auto")

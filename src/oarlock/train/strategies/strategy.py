@@ -73,6 +73,7 @@ class Strategy:
     why_no_scaler = ""  # why a GradScaler does not fit; empty where it does
     keeps = False  # its state may be empty now, and not at the next checkpoint
     lost = False  # the exchange of this step has failed, so that its gradients are zeros that mean nothing
+    steps_left: int | None = None  # of this training, where a session knows them
     parameters: Sequence[nn.Parameter] = ()  # those whose gradients it exchanges; a strategy that rejoins names them
 
     @contextmanager
@@ -228,6 +229,12 @@ class Exchanging(Strategy):
 
     def finish(self, wish: int) -> None:
         self.complete_pass()
+
+
+def tell_steps_left(strategies: Iterable[Strategy], step: int, total_steps: int | None) -> None:
+    """Tell the strategies how many steps are left after `step`, where `total_steps` are known."""
+    for one in strategies:
+        one.steps_left = None if total_steps is None else total_steps - step
 
 
 def figures_of(strategies: Iterable[Strategy]) -> list[Figures]:

@@ -133,9 +133,18 @@ class WholeGradient(Exchanging):
         """Get ready for `rehearse`, with these parameters of a model that another strategy trains."""
         self.take_over(named, optimizer)
 
+    def stages(self, steps: int) -> list[tuple[int, int]]:
+        """Return the parts of a training of so many steps whose exchanges differ: the exchanges before each part, and
+        its number of steps.
+        """
+        return [(0, steps)]
+
+    def enter(self, exchanges: int) -> None:
+        """Get ready to rehearse the exchange after so many others."""
+
     @torch.no_grad()
     def rehearse(self) -> None:
-        """Make one exchange of the present gradients, as in a later step of the training."""
+        """Make one exchange of the present gradients."""
         self.exchange()
         self.settle()
 

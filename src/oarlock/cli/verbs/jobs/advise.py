@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 
 SECONDS = 6.0
 WIDTH = 30
+CHECKED = (4, 8)
+"""The numbers of workers that are checked where this machine has the cores for them."""
+SLOWED = 1.1
+"""Workers share cores where their own part of a step takes more than so many times that of two workers."""
 
 
 @command.verb(
@@ -47,7 +51,7 @@ WIDTH = 30
     type=click.IntRange(2, 64),
     multiple=True,
     metavar="N",
-    show_default="none",
+    show_default="4 and 8, if OMP_NUM_THREADS is set and this machine has as many cores for each of them",
     help="Also run each strategy with N workers, and print the errors of the predictions. Can be repeated.",
 )
 @command.option(
@@ -81,14 +85,15 @@ def advise(
     wanted = ("allreduce", *(each for each in scaling.STRATEGIES[1:] if not strategies or each in strategies))
     one, by_threads = _alone(words, seconds, threads)
     twos, refused = _pairs(words, seconds, wanted)
-    checked, failed = _checks(words, seconds, twos, sorted(set(check)))
     network = scaling.Link(link * 1e9 / 8 if link is not None else None)
+    counts = sorted(set(check)) or ([] if link else [count for count in CHECKED if _have_cores(count)])
+    checked, failed = _checks(words, seconds, twos, counts)
     found = scaling.predict(one, twos, checked, network)
     if as_json:
         terminal.json_out(_report(one, by_threads, twos, refused, checked, failed, found))
     else:
         _show(one, by_threads, twos, refused, found, network)
-        _tell_checks(found, failed, sorted(set(check)), network)
+        _tell_checks(one, twos, found, checked, failed, counts, network)
 
 
 def _trial(words: Sequence[str], workers: int, seconds: float, **settings: Any) -> scaling.Trial:
@@ -105,9 +110,21 @@ def _trial(words: Sequence[str], workers: int, seconds: float, **settings: Any) 
 def _alone(words: Sequence[str], seconds: float, sweeps: bool) -> tuple[scaling.Trial, dict[int, scaling.Trial]]:
     """Return the trial of one worker as the script is, and those with other numbers of threads."""
     one = _trial(words, 1, seconds)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = _cores()
     counts = sorted({1, cores, *(1 << power for power in range(7) if 1 << power < cores)}) if sweeps else []
     return one, {count: _trial(words, 1, seconds, threads=count) for count in counts}
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _have_cores(workers: int) -> bool:
+    """Return whether so many workers have as many cores each as in the other trials. Unless OMP_NUM_THREADS is set,
+    two workers divide all cores, and more of them have fewer.
+    """
+    threads = os.environ.get("OMP_NUM_THREADS", "")
+    return threads.isdecimal() and workers * int(threads) <= _cores()
 
 
 def _pairs(
@@ -209,7 +226,13 @@ def _show(
 
 
 def _tell_checks(
-    found: Sequence[scaling.Prediction], failed: Mapping[str, str], counts: Sequence[int], link: scaling.Link
+    one: scaling.Trial,
+    twos: Mapping[str, scaling.Trial],
+    found: Sequence[scaling.Prediction],
+    checked: Mapping[str, Sequence[scaling.Trial]],
+    failed: Mapping[str, str],
+    counts: Sequence[int],
+    link: scaling.Link,
 ) -> None:
     """Say the error of each prediction that was checked, and which were not."""
     terminal.out()
@@ -219,7 +242,7 @@ def _tell_checks(
         )
         return
     if not counts:
-        terminal.paragraph("No prediction was checked: --check 4 --check 8 runs each strategy with so many workers.")
+        _tell_how_to_check(one, found)
         return
     for each in found:
         if each.workers not in counts:
@@ -228,11 +251,41 @@ def _tell_checks(
         if each.error is not None:
             told = f"predicted {each.speedup:.2f}, measured {each.measured:.2f}, error {each.error:+.0%}"
             told += f", {amounts.counted(each.servers, 'server')}" if each.servers else ""
+            trial = next(trial for trial in checked[each.strategy] if trial.workers == each.workers)
+            slowed = trial.own_s / twos[each.strategy].own_s if twos[each.strategy].own_s else 1.0
+            if slowed > SLOWED:
+                told += (
+                    f". Without the waiting for gradients a step took {slowed:.2f} times that of 2 workers: they "
+                    "shared cores, as they would not on machines of their own"
+                )
         else:
             told = f"not checked: {terminal.clean(failed[name])}"
         terminal.paragraph(f"{name}: {told}")
     others = ", ".join(str(count) for count in sorted({each.workers for each in found} - {1, *counts}))
     terminal.paragraph(f"Not checked: the predictions for {others} workers.")
+
+
+def _tell_how_to_check(one: scaling.Trial, found: Sequence[scaling.Prediction]) -> None:
+    """Say why nothing was checked, and how to do so."""
+    cores, least = _cores(), CHECKED[0]
+    steps = [
+        f"{_ms(one.step_s * each.workers / each.speedup)} ms with {each.strategy}"
+        for each in found
+        if each.workers == least
+    ]
+    terminal.paragraph(
+        f"No prediction was checked: {least} workers would share the {amounts.counted(cores, 'core')} of this machine, "
+        "and have fewer each than those of the trials."
+    )
+    if cores >= least:
+        terminal.paragraph(
+            f"With OMP_NUM_THREADS={cores // least} in the environment all workers have as many threads, and "
+            f"{least} of them are checked."
+        )
+    terminal.paragraph(
+        f"To check one on your cluster, run the job there with {least} workers. A step should take "
+        f"{', '.join(steps)}, and `oarlock metrics JOB` shows it. `--check {least}` checks here all the same."
+    )
 
 
 def _measured(one: scaling.Trial, twos: Mapping[str, scaling.Trial], refused: Mapping[str, str]) -> None:
@@ -262,6 +315,8 @@ def _measured(one: scaling.Trial, twos: Mapping[str, scaling.Trial], refused: Ma
     ratio = _ratio(dense)
     told = f"{ratio:.3g} to 1" if ratio is not None else "no waiting for gradients was seen"
     terminal.paragraph(f"computing to communication, allreduce with 2 workers: {told}")
+    if "dgc" in twos:
+        terminal.paragraph("dgc is as after its warm-up: in the first 1,000 steps it sends more.")
     for name, reason in refused.items():
         terminal.paragraph(f"{name} was not tried: {terminal.clean(reason)}")
 
