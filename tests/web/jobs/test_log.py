@@ -382,7 +382,7 @@ async def test_the_command_prints_what_the_page_shows(rig: browsers.WebRig, aske
     job = await rig.launch(await rig.submit("ann", name="train"))
     chosen = {**dict.fromkeys((*log.FILTERS, "q", *log.FLAGS), ""), **asked}
     told = shlex.split(log._command(job, chosen))
-    assert told == shlex.split(f"oarlock logs train {words}")
+    assert told == shlex.split(f"oarlock logs {job.id} {words}")
     context = printing.logs.make_context("logs", told[2:])
     assert context.params["search"] == asked.get("q")
 
@@ -410,7 +410,7 @@ async def test_the_command_of_a_part_prints_the_lines_of_its_page(tmp_path: Path
             page = (await browser.get(f"/jobs/long/log?task=worker-0{asked.format(line=line)}")).text
         shown = html.unescape(page.partition('id="places"')[2].partition("<code")[2].partition("</code>")[0])
         told = shlex.split(shown.partition(">")[2])
-        assert told == shlex.split(f"oarlock logs long {words.format(line=line)}")
+        assert told == shlex.split(f"oarlock logs {job.id} {words.format(line=line)}")
         env = {"OARLOCK_SERVER": still.url, "OARLOCK_TOKEN": rig.tokens["root"]}
         printed = await asyncio.to_thread(typed.run, *(one for one in told[1:] if one != "--follow"), env=env)
     assert printed.returncode == 0, printed.stderr

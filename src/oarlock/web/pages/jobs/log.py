@@ -291,7 +291,7 @@ def _command(job: jobs.Job, chosen: dict[str, Any], part: Part | None = None) ->
         words += [] if chosen["exact"] else ["--ignore-case"]
     elif not job.terminal:
         words.append("--follow")
-    return " ".join(["oarlock logs", shlex.quote(job.name), *words])
+    return " ".join(["oarlock logs", job.id, *words])
 
 
 def _with_zone(when: str) -> str:
