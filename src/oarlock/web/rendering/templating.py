@@ -53,6 +53,7 @@ class Templates:
         environment.globals["job_rows"] = jobrows.rows
         environment.globals["query_with"] = query_with
         environment.globals["csv"] = tables.link
+        environment.globals["csv_carried"] = tables.carried
         environment.globals["static"] = static.path
         environment.filters |= {
             "age": durations.age,
