@@ -69,7 +69,6 @@ class Templates:
             "duration": durations.text,
             "lasting": times.lasting,
             "log_text": log_text,
-            "moment": moment,
             "query": query,
             "segment": lambda text: quote(text, safe=""),
             "stacks": stacks.groups,
