@@ -18,6 +18,7 @@ from tests.web import browsers
 from tests.web.browser import stills
 from tests.web.rendering import test_text
 
+from oarlock.api.jobs import capabilities
 from oarlock.cli.verbs.results import logs as printing
 from oarlock.spec import attempts, jobs, tasklogs
 from oarlock.web.drawing import folding, terminal
@@ -364,6 +365,23 @@ async def test_without_re2_the_page_says_how_to_install_it(
         refused = browsers.text((await browser.get("/jobs/mine/log?q=Loss&regex=yes")).text)
     assert "searches for plain text only" in refused
     assert "[regex]'" in refused
+
+
+async def test_expressions_are_offered_where_the_server_takes_them(
+    rig: browsers.WebRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert tasklogs.EXPRESSIONS in capabilities.told(capabilities.LOCAL, {})
+    await rig.submit("ann", name="mine")
+    async with rig.browser("ann") as browser:
+        assert 'name="regex"' in (await browser.get("/jobs/mine/log")).text
+        others = [one for one in rig.services.about.capabilities if one != tasklogs.EXPRESSIONS]
+        rig.tell(capabilities=tuple(others))
+    async with rig.browser("ann") as browser:
+        page = (await browser.get("/jobs/mine/log")).text
+        browsers.elements(page)
+        assert 'name="regex"' not in page
+    monkeypatch.setitem(sys.modules, "re2", None)
+    assert tasklogs.EXPRESSIONS not in capabilities.told(capabilities.LOCAL, {})
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,7 @@ async def show(visit: visits.Visit) -> routing.Filled:
             "tasks": sorted({task.name for attempt in job.attempts for task in attempt.tasks}, key=_order),
             "attempts": [attempt.number for attempt in job.attempts],
             "streams": STREAMS,
+            "expressions": visit.offers(tasklogs.EXPRESSIONS),
             "command": _command(job, chosen, _part(visit, visit.asked("line")) if named else None),
             "topics": (topics.of_job(job.id), *((topics.JOBS,) if by_name else ())),
         },
