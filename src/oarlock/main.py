@@ -230,7 +230,7 @@ class Server:
                 url=url,
                 started_at=self._started_at,
                 local=settings.host in configuration.LOOPBACK,
-                capabilities=(*words, *(f"{name}={value}" for name, value in engine.backend.capabilities().items())),
+                capabilities=capabilities.told(words, engine.backend.capabilities()),
                 currency=settings.prices.currency,
             ),
             image=image,

@@ -188,7 +188,8 @@ class Rig:
                 url="http://127.0.0.1:1",
                 started_at=self.clock(),
                 capabilities=tuple(
-                    capabilities.LOCAL - {capabilities.Capability.ELASTIC, capabilities.Capability.GPU_SHARES}
+                    (capabilities.LOCAL | {capabilities.Capability.LOG_EXPRESSIONS})
+                    - {capabilities.Capability.ELASTIC, capabilities.Capability.GPU_SHARES}
                 ),
             ),
             task_secret=SECRET,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
 import httpx
@@ -54,6 +55,24 @@ async def test_a_token_is_made_listed_and_revoked(rig: browsers.WebRig) -> None:
     assert (revoked.status_code, revoked.headers["location"]) == (303, "/users?user=ann")
     assert await rig.store.read(lambda view: view.token(mine.sha256)) is None
     assert mine.sha256 not in await show(rig, "/users?user=ann")
+
+
+async def test_times_of_users_and_tokens_are_told_as_on_the_other_pages(rig: browsers.WebRig) -> None:
+    """In words that go on by themselves. The file of the table has the exact times."""
+    await send(rig, action="add", user="eve", right="viewer")
+    rig.clock.now += 180
+    page = await show(rig, "/users?user=eve")
+    assert re.findall(r'<time data-form="ago" datetime="(2023-11-14T22:13:20\.0Z)">3m ago</time>', page) != []
+    assert browsers.text(page).count("3m ago") == 2, "the user, and the first token"
+    assert not re.search(r"\dZ<", page)
+    async with rig.browser("root") as browser:
+        file = (await browser.get("/users?csv=users")).text
+    assert "eve,viewer,2023-11-14T22:13:20.0Z" in file
+
+
+async def test_the_command_that_adds_a_user_names_the_right(rig: browsers.WebRig) -> None:
+    """Without it the command makes a user with another right than the form."""
+    assert "oarlock users add NAME --right RIGHT" in await show(rig, "/users")
 
 
 async def test_an_administrator_is_told_that_the_own_session_may_end(rig: browsers.WebRig) -> None:

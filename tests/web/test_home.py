@@ -116,6 +116,21 @@ def test_the_pools_farthest_from_their_entitlement_are_shown(found: list[bodies.
     assert [one.pool.name for one in home._farthest(found, 2)] == shown
 
 
+@pytest.mark.parametrize(
+    ("used", "entitled", "told"),
+    [
+        (2, 2, "as entitled"),
+        (0.1 + 0.2, 0.3, "as entitled"),
+        (0.3, 0.1 + 0.2, "as entitled"),
+        (0.5, 0.75, "0.25 below"),
+        (3, 4 / 3, "1.667 above"),
+        (0.001, 0, "0.001 above"),
+    ],
+)
+def test_the_difference_from_an_entitlement_has_no_rounding_error(used: float, entitled: float, told: str) -> None:
+    assert home._pool(pool("a", used, entitled))["against"] == told
+
+
 async def test_an_idle_pool_below_its_entitlement_is_not_hidden_by_busy_ones(rig: browsers.WebRig) -> None:
     kept = pools.Pool(name="zzz-idle", reserve={"gpus": 1.0}, static=("gpus",))
     await rig.store.write(lambda tx: tx.put_pool(kept))

@@ -349,11 +349,19 @@ class PoolList(Page[PoolState], frozen=True):
         return len(self.items)
 
 
+class Refused(Tenant, frozen=True, kw_only=True):
+    """A job that waits, with the reason in numbers."""
+
+    refusal: refusals.Refusal
+
+
 class PoolPreview(msgspec.Struct, frozen=True, kw_only=True):
     """The effects of a change that is not made: the tree before and after it, and the jobs that are affected at once.
 
     `starts` would start because of it, `stops` would give way and wait again, `shrinks` would go on with another
-    number of tasks. Without `planned` the cluster is too large for a plan on demand, and the three are empty.
+    number of tasks. `waits` would wait: jobs of the pool and those below it, and jobs with another reason than they
+    have without the change, in the order of the queue. They are the first of `waiting` ones. Without `planned` the
+    cluster is too large for a plan on demand, and no job is told.
     """
 
     pool: pools.Pool
@@ -363,6 +371,8 @@ class PoolPreview(msgspec.Struct, frozen=True, kw_only=True):
     starts: tuple[Tenant, ...] = ()
     stops: tuple[Tenant, ...] = ()
     shrinks: tuple[Tenant, ...] = ()
+    waits: tuple[Refused, ...] = ()
+    waiting: int = 0
     planned: bool = True
 
 

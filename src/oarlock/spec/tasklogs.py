@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+EXPRESSIONS = "log-expressions"
+"""The capability of a server whose searches take regular expressions."""
+
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
     """A line of a job's log, without its newline.

@@ -281,7 +281,7 @@ class Pages:
             return table.to("/login" + templating.query({"next": visit.address}))
         media = visit.headers.get("content-type", "").partition(";")[0]
         if media in ("application/x-www-form-urlencoded", multipart.MEDIA):
-            kept = {"title": "Not logged in", "error": error, "form": await visit.form(), "media": media}
+            kept = {"title": "Not logged in", "error": error, "form": await visit.form(binary=True), "media": media}
             return await self._response(visit, table.Filled(template="again.html", facts=kept, status=401), None)
         return await self._failure(visit, error)
 

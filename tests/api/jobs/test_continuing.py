@@ -231,5 +231,5 @@ async def test_resume_of_an_ended_job_names_the_command(rig: rigs.Rig) -> None:
             (await http.put(f"/api/v1/jobs/{job.id}/intent", json={"intent": "run"})).json()["error"]["hint"]
             for job in (old, bare)
         ]
-    assert hints[0].endswith("oarlock run --continue train")
+    assert hints[0].endswith(f"oarlock run --continue {old.id}")
     assert hints[1] == "Submit it again: it has no checkpoint to continue from."

@@ -229,7 +229,7 @@ async def test_halt_resume_cancel_and_forget(rig: rigs.Rig) -> None:
         again = (await http.put(put, json={"intent": "run"})).json()["error"]
         assert (again["code"], "Submit it again" in again["hint"]) == ("conflict", True)
         stopped = (await http.put(put, json={"intent": "halt"})).json()["error"]
-        assert (stopped["code"], stopped["hint"]) == ("conflict", "It no longer runs. See it: oarlock show digits")
+        assert (stopped["code"], stopped["hint"]) == ("conflict", f"It no longer runs. See it: oarlock show {job.id}")
         events = (await http.get(f"/api/v1/jobs/{job.id}/events")).json()["items"]
         assert [event["kind"] for event in events if event["kind"] != "phase"] == ["submitted"] + ["intended"] * 3
         some = await http.get(f"/api/v1/jobs/{job.id}/events", params={"kind": ["submitted", "phase"]})
@@ -309,7 +309,7 @@ async def test_why_a_frozen_job_still_holds_its_place(rig: rigs.Rig) -> None:
     assert found is not None
     live = msgspec.structs.replace(found.attempts[-1], frozen_until=1000.0)
     frozen = msgspec.structs.replace(found, attempts=(live,), reason="worker-0 exited with code 3")
-    assert outlook.explain(frozen, None, 880.0) == (
+    assert outlook.explain(frozen, None, 880.0, "digits") == (
         "digits has failed, and its place is kept for 2 min more.",
         "worker-0 exited with code 3",
         "Look inside: oarlock exec digits -- sh. Then free it: oarlock cancel digits",
@@ -365,14 +365,15 @@ async def test_a_secret_that_others_can_read_is_refused_and_not_waited_for(rig: 
 
 async def test_exec_into_a_task_that_does_not_run_names_the_next_step(rig: rigs.Rig) -> None:
     job = await rig.submit(name="digits")
-    assert execution.instead(job) == "It waits. See why: oarlock why digits"
+    assert execution.instead(job, "digits") == "It waits. See why: oarlock why digits"
     halted = msgspec.structs.replace(job, phase=phases.Phase.HALTED)
-    assert execution.instead(halted) == "Resume it: oarlock resume digits"
+    assert execution.instead(halted, "digits") == "Resume it: oarlock resume digits"
     failed = msgspec.structs.replace(job, phase=phases.Phase.FAILED)
-    assert "--freeze 30m" in execution.instead(failed)
+    assert "--freeze 30m" in execution.instead(failed, "digits")
     for asked, said in (("10m", "10m"), (90, "90s")):
         kept = msgspec.structs.replace(failed, spec=msgspec.structs.replace(job.spec, freeze=asked))
-        assert execution.instead(kept) == f"Its place was kept for {said} after the failure, or until it was canceled."
+        told = execution.instead(kept, "digits")
+        assert told == f"Its place was kept for {said} after the failure, or until it was canceled."
 
 
 async def test_jobs_in_short_are_filtered_sorted_and_counted(rig: rigs.Rig) -> None:

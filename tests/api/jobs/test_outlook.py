@@ -521,7 +521,7 @@ def test_a_forecast_that_knows_nothing_still_has_three_lines() -> None:
     bare = plans.Forecast(
         when=plans.When.LATER, message=refusal.message, refusal=refusal, expected="The start time is unknown."
     )
-    lines = outlook.explain(job, bare, 60.0)
+    lines = outlook.explain(job, bare, 60.0, "digits")
     assert len(lines) == 3
     assert all(lines)
 

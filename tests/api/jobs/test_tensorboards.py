@@ -38,7 +38,7 @@ async def test_its_state_is_that_of_the_pod(rig: rigs.Rig) -> None:
 async def test_a_job_that_waits_will_have_one(rig: rigs.Rig) -> None:
     """Else `oarlock tensorboard` right after `oarlock run`, or at a restart of the gang, says that there is none."""
     waits = await rig.submit("ann", tensorboard=True)
-    assert await state(rig, waits) == {"state": "starting", "reason": f"the job is QUEUED (`oarlock why {waits.name}`)"}
+    assert await state(rig, waits) == {"state": "starting", "reason": f"the job is QUEUED (`oarlock why {waits.id}`)"}
     async with rig.as_user("ann") as http:
         await http.put(f"/api/v1/jobs/{waits.id}/intent", json={"intent": "halt"})
     assert (await state(rig, waits))["state"] == "none"

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
+import io
 import re
+import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.api import rig as rigs
@@ -314,6 +317,17 @@ async def test_every_page_reads_without_javascript(shell: shells.Shell, browser:
     await page.fill("input[name='field.name']", "sent-plainly")
     await page.click("button[value=submit]")
     assert "sent-plainly" in await page.locator("h1").inner_text()
+    page = await browser.page("/submit")
+    await page.fill("#text", "name: archived-plainly\ncommand: python mine.py\n")
+    code = io.BytesIO()
+    with zipfile.ZipFile(code, "w") as archive:
+        archive.writestr("mine.py", "print('out of the archive')")
+    file: Any = {"name": "mine.zip", "mimeType": "application/zip", "buffer": code.getvalue()}
+    await page.set_input_files("input[name=archive]", file)
+    await page.click("button[value=submit]")
+    assert "archived-plainly" in await page.locator("h1").inner_text()
+    shell.wait_phase("archived-plainly", "COMPLETED")
+    assert "out of the archive" in shell.do("logs", "archived-plainly").stdout
 
 
 PLAIN = [

@@ -315,7 +315,7 @@ async def test_why_it_waits_as_bars_an_axis_and_a_button_that_starts_it(
         assert "Expected start within 1h 00m" in read
         assert 'action="/jobs/' + job.id + '/set"' in page
         assert f"/jobs/{big.id}" not in page, "ann may not open it"
-        assert "oarlock set waits --min 1" in read
+        assert f"oarlock set {job.id} --min 1" in read
         for bad in ({"min": "x"}, {"min": "-1"}, {"min": "99"}, {}):
             answer = await browser.post(f"/jobs/{job.id}/set", data=bad, headers=browsers.OURS)
             assert answer.status_code == 422, bad

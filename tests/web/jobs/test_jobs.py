@@ -285,7 +285,7 @@ async def test_each_action_shows_its_command(rig: browsers.WebRig) -> None:
         listed_page = browsers.text((await browser.get("/jobs")).text)
         assert all(f"oarlock {verb} JOB..." in listed_page for verb in ("halt", "resume", "cancel", "rm"))
         page = browsers.text((await browser.get(f"/jobs/{ended.id}")).text)
-        assert "oarlock submit --again ended" in page
-        assert "oarlock submit job.yaml --again ended" in page
+        assert f"oarlock submit --again {ended.id}" in page
+        assert f"oarlock submit job.yaml --again {ended.id}" in page
         digest = re.findall(r'name="sha256" value="([0-9a-f]{64})"', (await browser.get("/sessions")).text)[0]
         assert f"oarlock sessions end {digest[:12]}" in (await browser.get("/sessions")).text

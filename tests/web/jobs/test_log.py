@@ -18,6 +18,7 @@ from tests.web import browsers
 from tests.web.browser import stills
 from tests.web.rendering import test_text
 
+from oarlock.api.jobs import capabilities
 from oarlock.cli.verbs.results import logs as printing
 from oarlock.spec import attempts, jobs, tasklogs
 from oarlock.web.drawing import folding, terminal
@@ -366,6 +367,23 @@ async def test_without_re2_the_page_says_how_to_install_it(
     assert "[regex]'" in refused
 
 
+async def test_expressions_are_offered_where_the_server_takes_them(
+    rig: browsers.WebRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert tasklogs.EXPRESSIONS in capabilities.told(capabilities.LOCAL, {})
+    await rig.submit("ann", name="mine")
+    async with rig.browser("ann") as browser:
+        assert 'name="regex"' in (await browser.get("/jobs/mine/log")).text
+        others = [one for one in rig.services.about.capabilities if one != tasklogs.EXPRESSIONS]
+        rig.tell(capabilities=tuple(others))
+    async with rig.browser("ann") as browser:
+        page = (await browser.get("/jobs/mine/log")).text
+        browsers.elements(page)
+        assert 'name="regex"' not in page
+    monkeypatch.setitem(sys.modules, "re2", None)
+    assert tasklogs.EXPRESSIONS not in capabilities.told(capabilities.LOCAL, {})
+
+
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
@@ -382,7 +400,7 @@ async def test_the_command_prints_what_the_page_shows(rig: browsers.WebRig, aske
     job = await rig.launch(await rig.submit("ann", name="train"))
     chosen = {**dict.fromkeys((*log.FILTERS, "q", *log.FLAGS), ""), **asked}
     told = shlex.split(log._command(job, chosen))
-    assert told == shlex.split(f"oarlock logs train {words}")
+    assert told == shlex.split(f"oarlock logs {job.id} {words}")
     context = printing.logs.make_context("logs", told[2:])
     assert context.params["search"] == asked.get("q")
 
@@ -410,7 +428,7 @@ async def test_the_command_of_a_part_prints_the_lines_of_its_page(tmp_path: Path
             page = (await browser.get(f"/jobs/long/log?task=worker-0{asked.format(line=line)}")).text
         shown = html.unescape(page.partition('id="places"')[2].partition("<code")[2].partition("</code>")[0])
         told = shlex.split(shown.partition(">")[2])
-        assert told == shlex.split(f"oarlock logs long {words.format(line=line)}")
+        assert told == shlex.split(f"oarlock logs {job.id} {words.format(line=line)}")
         env = {"OARLOCK_SERVER": still.url, "OARLOCK_TOKEN": rig.tokens["root"]}
         printed = await asyncio.to_thread(typed.run, *(one for one in told[1:] if one != "--follow"), env=env)
     assert printed.returncode == 0, printed.stderr

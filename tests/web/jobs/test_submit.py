@@ -7,6 +7,7 @@ import contextlib
 import gzip
 import io
 import random
+import re
 import tarfile
 import tempfile
 import threading
@@ -23,6 +24,7 @@ from oarlock.api.services import turns
 from oarlock.client import archives
 from oarlock.spec import errors
 from oarlock.web import application
+from oarlock.web.access import visits
 from oarlock.web.pages.jobs import submit
 from oarlock.web.rendering import texts
 
@@ -342,6 +344,57 @@ async def test_an_archive_becomes_a_snapshot_with_the_rules_of_the_command_line(
     assert (await jobs(rig))[0]["snapshot"] == told["digest"]
 
 
+async def posted(rig: browsers.WebRig, archive: bytes | None, **form: Any) -> httpx.Response:
+    """The answer to the form as a browser without scripts sends it; None: no file was chosen."""
+    file = ("", b"") if archive is None else ('code of "mine".tar.gz', archive)
+    async with rig.browser("ann") as browser:
+        typed = {"number": "n1", "text": TEXT, "source": "", "digest": "", **form}
+        return await browser.post("/submit", data=typed, files={"archive": file}, headers=browsers.OURS)
+
+
+async def test_without_scripts_an_archive_comes_with_the_form(rig: browsers.WebRig) -> None:
+    """Checked first, or submitted at once: the job has its files, by the rules of the command line."""
+    content = tar(*CODE, (".git/config", b"secret"))
+    checked = await posted(rig, content, action="check", code="none")
+    browsers.elements(checked.text)
+    assert "The server has the archive: 3 files" in browsers.text(checked.text)
+    assert "data.bin (.gitignore)" in browsers.text(checked.text)
+    (digest,) = re.findall(r'name="digest" value="([^"]+)"', checked.text)
+    assert re.search(r'value="upload" checked', checked.text)
+    later = await posted(rig, None, action="submit", code="upload", digest=digest)
+    at_once = await posted(rig, content, action="submit", code="none")
+    assert (later.status_code, at_once.headers["location"]) == (303, later.headers["location"]), "many clicks, one job"
+    (job,) = await jobs(rig)
+    assert job["snapshot"] == digest
+    with tarfile.open(rig.blobs.path(digest)) as archive:
+        assert sorted(archive.getnames()) == [".gitignore", "src", "src/a.py", "train.py"]
+    plain = await posted(rig, None, action="submit", code="none", number="n2")
+    assert plain.status_code == 303
+    assert (await jobs(rig))[0]["snapshot"] is None
+    fields = {"was.name": "", "field.name": "mine"}
+    written = await posted(rig, content, action="set", **fields)
+    assert "name: mine" in written.text
+
+
+async def test_without_scripts_a_refused_archive_leaves_the_form_as_it_was_typed(rig: browsers.WebRig) -> None:
+    for content, said in HOSTILE.values():
+        answer = await posted(rig, content, action="submit", code="upload", text=TEXT + "# typed\n")
+        browsers.elements(answer.text)
+        assert (answer.status_code, said in browsers.text(answer.text)) == (422, True), answer.text
+        assert "# typed" in answer.text
+        assert "oarlock-upload" not in answer.text, "no path of the server"
+    missing = await posted(rig, None, action="submit", code="upload")
+    assert (missing.status_code, "Choose a folder or an archive" in browsers.text(missing.text)) == (422, True)
+    assert await jobs(rig) == []
+
+
+async def test_a_form_with_an_archive_outlives_the_session(rig: browsers.WebRig) -> None:
+    async with rig.browser() as browser:
+        file = {"archive": ("a.zip", zipped(("a", bytes(range(256)))))}
+        answer = await browser.post("/submit", data={"text": "typed before"}, files=file, headers=browsers.OURS)
+    assert (answer.status_code, "typed before" in answer.text) == (401, True)
+
+
 HOSTILE: dict[str, tuple[bytes, str]] = {
     "a way out": (tar(("../../evil", b"x")), "is refused"),
     "an absolute path": (tar(("/etc/passwd", b"x")), "is refused"),
@@ -540,6 +593,15 @@ async def test_an_archive_is_cut_off_at_the_limit(rig: browsers.WebRig, monkeypa
     monkeypatch.setattr(settings, "Settings", lambda **told: made(**{"snapshot_limit_bytes": 1000, **told}))
     answer = await sent(rig, b"PK\x03\x04" + b"x" * 2000)
     assert (answer.status_code, "too large" in answer.json()["error"]) == (413, True)
+    with_form = await posted(rig, b"PK\x03\x04" + b"x" * (visits.FORM_LIMIT_BYTES + 1000), action="check")
+    assert (with_form.status_code, "The form is too large" in browsers.text(with_form.text)) == (413, True)
+
+
+async def test_the_fields_beside_an_archive_are_bounded(rig: browsers.WebRig) -> None:
+    """The limit of an archive is a hundred times that of a form, whose fields are kept in memory."""
+    long = "x" * (visits.FORM_LIMIT_BYTES + 1)
+    answer = await posted(rig, tar(*CODE), action="check", text=long)
+    assert (answer.status_code, "The form is too large" in browsers.text(answer.text)) == (413, True)
 
 
 def test_every_example_is_a_job_file() -> None:

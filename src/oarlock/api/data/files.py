@@ -46,9 +46,8 @@ async def show_all(call: routes.Call) -> bodies.FileList:
         one for one in elsewhere(job) if filekeys.is_under(one.path, under) or filekeys.is_under(under, one.path)
     )
     if under and not found and not there:
-        raise errors.NotFound(
-            f"{job.name} has no file `{under[:200]}`.", hint=f"See its files: oarlock files {job.name}"
-        )
+        hint = f"See its files: oarlock files {call.path['job']}"
+        raise errors.NotFound(f"{job.name} has no file `{under[:200]}`.", hint=hint)
     page = [one for one in found if one.path > query.after][: query.limit + 1]
     more = len(page) > query.limit
     page = page[: query.limit]

@@ -1,4 +1,4 @@
-"""Capabilities of a backend as words, and the refusal of jobs that need other capabilities.
+"""Capabilities of a backend and its server as words, and the refusal of jobs that need other capabilities.
 
 The composition root tells the capabilities of its backend. Each field of a job file either works or is refused here by
 its path: no field is accepted and then ignored.
@@ -6,11 +6,12 @@ its path: no field is accepted and then ignored.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from enum import StrEnum
 from pathlib import PurePosixPath
 
-from oarlock.spec import errors, jobfile, roles
+from oarlock.data.logs import searching
+from oarlock.spec import errors, jobfile, roles, tasklogs
 from oarlock.spec.access import kubernetessecrets
 from oarlock.spec.checkpoints import checkpointlocations
 from oarlock.spec.simulator import simulations
@@ -36,6 +37,7 @@ class Capability(StrEnum):
     MPI = "mpi"  # `mpirun` of one task starts ranks in the others
     SIMULATIONS = simulations.CAPABILITY  # the program of simulations is where tasks run
     SECRET_REFERENCES = kubernetessecrets.CAPABILITY  # tasks get the values of Kubernetes Secrets
+    LOG_EXPRESSIONS = tasklogs.EXPRESSIONS  # searches through logs take regular expressions
 
 
 IMAGE_OF = "image:"
@@ -108,6 +110,12 @@ def kubernetes(
         more.add(Capability.CHECKPOINTS)
     places = {_profile_mount(pool, place) for pool, place in mounts}
     return PODS | more | places | {f"{IMAGE_OF}{framework}" for framework in images}
+
+
+def told(words: Iterable[str], labels: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the capabilities that a server tells: those of its backend, its own, and the labels as `name=value`."""
+    own = (Capability.LOG_EXPRESSIONS,) if searching.takes_expressions() else ()
+    return (*words, *own, *(f"{name}={value}" for name, value in labels.items()))
 
 
 def _profile_mount(pool: str, place: str) -> str:

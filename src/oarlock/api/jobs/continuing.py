@@ -55,7 +55,7 @@ async def find(services: provided.Services, access: authorisation.Access, wanted
         raise errors.Conflict(
             f"{job.name} cannot be continued while it runs: its agents remove old checkpoints.",
             path="continues",
-            hint=f"Halt it first: oarlock halt {job.name}",
+            hint=f"Halt it first: oarlock halt {asked['job']}",
         )
     return Source(job, tuple(found))
 

@@ -36,7 +36,7 @@ async def change(
     by = access.user.name
 
     def write(tx: stores.Transaction, job: job_nouns.Job) -> job_nouns.Job:
-        _check(tx, job, wanted, services)
+        _check(tx, job, wanted, services, name_or_id)
         now = services.clock()
         event = events.Edited(priority=wanted.priority, pool=wanted.pool, min=wanted.min, max=wanted.max, by=by)
         after = stepping.step(job, event, now)
@@ -47,7 +47,7 @@ async def change(
     return job
 
 
-def _check(view: stores.View, job: job_nouns.Job, wanted: nouns.Edit, services: provided.Services) -> None:
+def _check(view: stores.View, job: job_nouns.Job, wanted: nouns.Edit, services: provided.Services, asked: str) -> None:
     """Raise InvalidInput, Conflict, Unsupported or Impossible, with the reason."""
     if job.terminal or job.intent is intents.Intent.CANCEL:
         ended = f"has ended: {job.phase}" if job.terminal else "is being canceled"
@@ -59,7 +59,7 @@ def _check(view: stores.View, job: job_nouns.Job, wanted: nouns.Edit, services: 
     if (wanted.min, wanted.max, wanted.pool) != (None, None, None):
         capabilities.refuse(spec, services.about.capabilities, services.about.backend)
     if (wanted.min, wanted.max) != (None, None) and job.live is not None:
-        _check_running(job, after, job.live)
+        _check_running(job, after, job.live, asked)
     nodes = view.nodes()
     if nodes and (wanted.pool, wanted.min) != (None, None):
         rules = services.rules()
@@ -70,12 +70,12 @@ def _check(view: stores.View, job: job_nouns.Job, wanted: nouns.Edit, services: 
             raise errors.Impossible(refusal.message, hint=refusal.change or "See: oarlock pools", detail=detail)
 
 
-def _check_running(before: job_nouns.Job, after: job_nouns.Job, live: attempts.Attempt) -> None:
+def _check_running(before: job_nouns.Job, after: job_nouns.Job, live: attempts.Attempt, asked: str) -> None:
     """Refuse bounds that the running gang does not keep, and any while a worker comes or goes."""
     workers = [task for task in live.tasks if task.role is _WORKER and task.part is not attempts.Part.AWAY]
     role = after.spec.roles[_WORKER]
     least, most = role.min or role.count, role.max or role.count
-    anew = f"alt it, change it, and resume it: oarlock halt {after.name} --wait"
+    anew = f"alt it, change it, and resume it: oarlock halt {asked} --wait"
     if not least <= len(workers) <= most:
         raise errors.Conflict(
             f"{after.name} runs with {len(workers)} workers, and would have {least} to {most}.", hint=f"H{anew}"

@@ -48,9 +48,9 @@ async def run(call: routes.Call) -> None:
     job = await call.access.job(call.path["job"])
     live = job.live
     if live is None:
-        raise errors.Conflict(f"{job.name} does not run: {job.phase}.", hint=instead(job))
+        raise errors.Conflict(f"{job.name} does not run: {job.phase}.", hint=instead(job, call.path["job"]))
     task = _task(live, query)
-    _check_there(job, live, task)
+    _check_there(job, live, task, call.path["job"])
     socket = Socket(call.receive, call.send)
     await socket.accept()
     try:
@@ -70,23 +70,23 @@ async def run(call: routes.Call) -> None:
     await converse(socket, process)
 
 
-def instead(job: jobs.Job) -> str:
-    """Return the next step for a job without a running attempt."""
+def instead(job: jobs.Job, asked: str) -> str:
+    """Return the next step for a job without a running attempt, which was `asked` for by name or id."""
     if job.terminal:
         if job.spec.freeze is None or job.phase is not phases.Phase.FAILED:
             return "With --freeze 30m, a job that fails keeps its place, so that you can look inside."
         return f"Its place was kept for {_freeze(job)} after the failure, or until it was canceled."
     if job.phase is phases.Phase.HALTED:
-        return f"Resume it: oarlock resume {job.name}"
-    return f"It waits. See why: oarlock why {job.name}"
+        return f"Resume it: oarlock resume {asked}"
+    return f"It waits. See why: oarlock why {asked}"
 
 
-def _check_there(job: jobs.Job, live: attempts.Attempt, task: attempts.Task) -> None:
+def _check_there(job: jobs.Job, live: attempts.Attempt, task: attempts.Task, asked: str) -> None:
     """Raise Conflict for a task that has ended, unless it is the kept task of a frozen job."""
     if task.phase not in phases.ENDED or (task.phase is phases.TaskPhase.FAILED and live.frozen_until is not None):
         return
     if live.frozen_until is not None:
-        hint = f"{live.stop_task} failed, and is kept: oarlock exec {job.name} -- sh"
+        hint = f"{live.stop_task} failed, and is kept: oarlock exec {asked} -- sh"
     elif job.spec.freeze is not None:
         hint = f"`freeze: {_freeze(job)}` keeps the task that failed and so ended the job."
     else:

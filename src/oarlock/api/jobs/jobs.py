@@ -161,7 +161,7 @@ async def forget(call: routes.Call) -> None:
     services = call.services
     job = await call.access.job(call.path["job"])
     if not job.terminal:
-        raise errors.Conflict(f"{job.name} is {job.phase}.", hint=f"End it first: oarlock cancel {job.name}")
+        raise errors.Conflict(f"{job.name} is {job.phase}.", hint=f"End it first: oarlock cancel {call.path['job']}")
     await services.logs.forget(job.id)
     await services.metrics.forget(job.id)
     await services.checkpoints.forget(job.id)
@@ -187,7 +187,7 @@ async def wish(
     by = access.user.name
 
     def write(tx: stores.Transaction, job: jobs.Job) -> jobs.Job:
-        if _settled(tx, job, wanted.intent):
+        if _settled(tx, job, wanted.intent, name_or_id):
             return job
         if wanted.intent is intents.Intent.RUN:
             continuing.check_resume(tx, job, visible=services.checkpoints.visible)
@@ -207,24 +207,25 @@ async def checkpoints(call: routes.Call) -> bodies.CheckpointList:
     return bodies.CheckpointList(tuple(one for one in listed if one.path not in absent))
 
 
-def _settled(view: stores.View, job: jobs.Job, intent: intents.Intent) -> bool:
-    """Return whether the job has this intent already. Raises Conflict where it can no longer have it."""
+def _settled(view: stores.View, job: jobs.Job, intent: intents.Intent, asked: str) -> bool:
+    """Return whether the job has this intent already. Raises Conflict where it can no longer have it, with a next step
+    that names the job as it was `asked` for.
+    """
     if job.terminal:
         if intent is intents.Intent.CANCEL and job.phase is phases.Phase.CANCELED:
             return True
-        hint = (
-            _again(view, job) if intent is intents.Intent.RUN else f"It no longer runs. See it: oarlock show {job.name}"
-        )
+        seen = f"It no longer runs. See it: oarlock show {asked}"
+        hint = _again(view, job, asked) if intent is intents.Intent.RUN else seen
         raise errors.Conflict(f"{job.name} has ended: {job.phase}.", hint=hint)
     if intent is intents.Intent.RUN and job.intent is intents.Intent.CANCEL:
-        raise errors.Conflict(f"{job.name} is being canceled.", hint=_again(view, job))
+        raise errors.Conflict(f"{job.name} is being canceled.", hint=_again(view, job, asked))
     return job.intent is intent
 
 
-def _again(view: stores.View, job: jobs.Job) -> str:
+def _again(view: stores.View, job: jobs.Job, asked: str) -> str:
     """Return the next step for an ended job that should run again."""
     if view.checkpoints(job.id):
-        return f"Continue from its checkpoint in a new job: oarlock run --continue {job.name}"
+        return f"Continue from its checkpoint in a new job: oarlock run --continue {asked}"
     return "Submit it again: it has no checkpoint to continue from."
 
 

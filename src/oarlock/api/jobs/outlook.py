@@ -66,7 +66,7 @@ async def why(call: routes.Call) -> bodies.Why:
         reason=job.reason,
         refusal=call.access.shown_refusal(refusal),
         forecast=forecast,
-        lines=explain(job, forecast, now),
+        lines=explain(job, forecast, now, call.path["job"]),
         ends=_ends(call, refusal, found) if refusal is not None else (),
     )
 
@@ -110,8 +110,8 @@ def _takes(services: provided.Services, job: nouns.Job, edit: edits.Edit | None)
     return True
 
 
-def explain(job: nouns.Job, forecast: plans.Forecast | None, now: float) -> tuple[str, ...]:
-    """Return three lines about a job.
+def explain(job: nouns.Job, forecast: plans.Forecast | None, now: float, asked: str) -> tuple[str, ...]:
+    """Return three lines about a job. Their commands name it as the reader has `asked` for it: by id, or by name.
 
     For a waiting job: the missing resources; their holders and the change that would help; the expected start and the
     place in the queue. For another job: its phase, the reason, and the next step.
@@ -129,20 +129,20 @@ def explain(job: nouns.Job, forecast: plans.Forecast | None, now: float) -> tupl
         last = next(
             (line for line in reversed(verdict.last_lines) if any(map(str.isalnum, line))), ""
         )  # skip lines without letters or digits
-        return where, verdict.message or job.reason, last or f"Look at its output: oarlock logs {job.name}"
+        return where, verdict.message or job.reason, last or f"Look at its output: oarlock logs {asked}"
     live = job.live
     if live is not None and live.frozen_until is not None:
         left = _about(live.frozen_until - now)
         where = f"{job.name} has failed, and its place is kept for {left} more."
-        change = f"Look inside: oarlock exec {job.name} -- sh. Then free it: oarlock cancel {job.name}"
+        change = f"Look inside: oarlock exec {asked} -- sh. Then free it: oarlock cancel {asked}"
         return where, job.reason or "One of its tasks failed.", change
     if job.phase is phases.Phase.HALTED:
-        return where, _sentence(job.reason) or "Its owner halted it.", f"Resume it: oarlock resume {job.name}"
+        return where, _sentence(job.reason) or "Its owner halted it.", f"Resume it: oarlock resume {asked}"
     if job.terminal:
-        return where, _sentence(job.reason) or _ran(job), f"Look at its output: oarlock logs {job.name}"
+        return where, _sentence(job.reason) or _ran(job), f"Look at its output: oarlock logs {asked}"
     if live is not None:
-        return where, _placed(job, live, now), _end(job, now)
-    return where, _sentence(job.reason) or "The next plan decides about it.", f"Follow it: oarlock show {job.name}"
+        return where, _placed(job, live, now), _end(job, now, asked)
+    return where, _sentence(job.reason) or "The next plan decides about it.", f"Follow it: oarlock show {asked}"
 
 
 def _waiting(job: nouns.Job, forecast: plans.Forecast, where: str, now: float) -> tuple[str, ...]:
@@ -192,14 +192,14 @@ def _about(seconds: float) -> str:
     return wording.about(round(max(0.0, seconds) / step) * step)
 
 
-def _end(job: nouns.Job, now: float) -> str:
+def _end(job: nouns.Job, now: float, asked: str) -> str:
     end, latest = gangs.expected_end(job), gangs.latest_end(job)
     told = ""
     if forecaster.tells(job) and end is not None and end > now:
         told = f"It should end in about {_about(end - now)}. "
     elif latest is not None and latest > now:
         told = f"Its time-out ends it within {_about(latest - now)}. "
-    return f"{told}Follow it: oarlock logs {job.name} -f"
+    return f"{told}Follow it: oarlock logs {asked} -f"
 
 
 def _ran(job: nouns.Job) -> str:

@@ -93,7 +93,7 @@ async def start(call: routes.Call) -> nouns.Job:
 async def show(call: routes.Call) -> simulations.Simulation:
     job = await call.access.job(call.path["job"])
     if job.name != simulations.NAME:
-        raise errors.NotFound("This job is not a simulation.", hint=f"See it as a job: oarlock show {job.name}")
+        raise errors.NotFound("This job is not a simulation.", hint=f"See it as a job: oarlock show {call.path['job']}")
     completed = job.phase is phases.Phase.COMPLETED
     return simulations.Simulation(
         job=job.id,

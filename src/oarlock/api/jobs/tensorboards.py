@@ -24,7 +24,8 @@ async def _state(call: routes.Call, job: jobs.Job) -> bodies.TensorBoard:
     if way is None or not way.makes or not asks(job):
         return bodies.TensorBoard(state=_State.NONE)
     if job.live is None:
-        return bodies.TensorBoard(state=_State.STARTING, reason=f"the job is {job.phase} (`oarlock why {job.name}`)")
+        why = f"`oarlock why {call.path['job']}`"
+        return bodies.TensorBoard(state=_State.STARTING, reason=f"the job is {job.phase} ({why})")
     board = await way.of(job)
     reason = board.reason if board is not None else "it is not made yet"
     return bodies.TensorBoard(state=_State.STARTING if reason else _State.RUNNING, reason=reason)
@@ -44,7 +45,7 @@ async def connect(call: routes.Call) -> None:
             hint="`tensorboard: true` in a job file asks for one, on a cluster whose settings name an image for it.",
         )
     if job.live is None:
-        raise errors.Conflict(f"{job.name} does not run: {job.phase}.", hint=execution.instead(job))
+        raise errors.Conflict(f"{job.name} does not run: {job.phase}.", hint=execution.instead(job, call.path["job"]))
     socket = execution.Socket(call.receive, call.send)
     await socket.accept()
     try:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import bisect
 import functools
 import heapq
+import importlib.util
 import itertools
 import re
 import time
@@ -94,6 +95,11 @@ def search(
         after=cuts.text(cut),
         whole=total < MOST_HITS,
     )
+
+
+def takes_expressions() -> bool:
+    """Return whether there is an engine for regular expressions, whose time is linear in the text."""
+    return importlib.util.find_spec("re2") is not None
 
 
 def finder(wanted: tasklogs.LogSearch) -> tuple[Find, int]:

@@ -64,8 +64,8 @@ def blame(job: jobs.Job, seen: Seen = lambda line: False) -> list[str]:
     return lines
 
 
-def next_steps(job: jobs.Job) -> list[str]:
-    """Return the three commands to try now, below a heading."""
+def next_steps(job: jobs.Job, called: str = "") -> list[str]:
+    """Return the three commands to try now, below a heading. They call the job `called`, by default by its name."""
     verdict = job.attempt.verdict if job.attempt is not None else None
     task = ""
     if job.phase is phases.Phase.COMPLETED:
@@ -81,7 +81,7 @@ def next_steps(job: jobs.Job) -> list[str]:
     else:
         verbs = ["logs", "show", "cancel"]
     ends = {"logs": f" --tail 50{task}" if job.phase is phases.Phase.FAILED else "" if job.terminal else " -f"}
-    return ["Next:", *(f"  oarlock {verb} {job.name}{ends.get(verb, '')}" for verb in verbs)]
+    return ["Next:", *(f"  oarlock {verb} {called or job.name}{ends.get(verb, '')}" for verb in verbs)]
 
 
 def _line(word: str, text: str) -> str:

@@ -15,19 +15,22 @@ Told = tuple[str, attempts.Kept]
 """The name of a task, and the files that it has kept."""
 
 
-def lines(job: jobs.Job, *, caches: bool = False) -> list[str]:
-    """Return the lines of the last attempt that left files; those about caches only with `caches`."""
+def lines(job: jobs.Job, called: str = "", *, caches: bool = False) -> list[str]:
+    """Return the lines of the last attempt that left files; those about caches only with `caches`.
+
+    The command calls the job `called`, by default by its name.
+    """
     attempt = next((one for one in reversed(job.attempts) if any(task.kept for task in one.tasks)), None)
     if attempt is None:
         return []
     told = [(task.name, task.kept) for task in attempt.tasks if task.kept is not None]
-    found = [f"{total(told)}: {fetch(job)}"] if any(one.files for _, one in told) else []
+    found = [f"{total(told)}: {fetch(called or job.name)}"] if any(one.files for _, one in told) else []
     return [*found, *lost(told, caches=caches)]
 
 
-def fetch(job: jobs.Job) -> str:
-    """Return the command that fetches the files."""
-    return f"oarlock download {job.name}"
+def fetch(job: str) -> str:
+    """Return the command that fetches the files of a job, which is named so."""
+    return f"oarlock download {job}"
 
 
 def total(told: Sequence[Told]) -> str:

@@ -1,4 +1,4 @@
-"""The effects of a change of a pool, in lines: entitlements before and after, and the jobs that start or give way."""
+"""The effects of a change of a pool, in lines: entitlements before and after; jobs that start, give way or wait."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ WORDS = (
 
 
 def lines(found: bodies.PoolPreview) -> Iterator[str]:
-    """Yield a line for each entitlement that changes, then one for each kind of affected jobs."""
+    """Yield a line for each entitlement that changes, then one for each kind of affected jobs, then one for each that
+    would wait, with the reason.
+    """
     changes = list(entitlements(found))
     for pool, resource, before, after in changes:
         was, will = (amounts.of_resource(resource, value) for value in (before, after))
@@ -32,6 +34,10 @@ def lines(found: bodies.PoolPreview) -> Iterator[str]:
         yield f"{amounts.counted(len(tenants), 'job')} {word}: {_named(tenants)}."
     if not affected:
         yield "No job would start or give way at once."
+    for one in found.waits[:MOST_NAMED]:
+        yield f"{_named([one])} would wait. {one.refusal.message}"
+    if found.waiting > MOST_NAMED:
+        yield f"{amounts.counted(found.waiting - MOST_NAMED, 'more job')} would wait."
 
 
 def entitlements(found: bodies.PoolPreview) -> Iterator[tuple[str, str, float, float]]:

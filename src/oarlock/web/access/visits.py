@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 from urllib.parse import parse_qs, urlencode
 
 from starlette import types
@@ -137,13 +137,46 @@ class Visit:
         """Return the path with its query: the permanent link to this page."""
         return f"{self.path}?{urlencode(self.query, doseq=True)}" if self.query else self.path
 
-    async def form(self) -> dict[str, list[str]]:
-        """Return the fields of a posted form, with the text of its files. Raises TooLarge, and InvalidInput."""
+    async def form(self, *, binary: bool = False) -> dict[str, list[str]]:
+        """Return the fields of a posted form, with the text of its files; with `binary` other files are left out.
+
+        Raises TooLarge, and InvalidInput.
+        """
         if self._form is None:
             body = b"".join([chunk async for chunk in self.chunks(self.form_bytes)])
             media = self.headers.get("content-type", "")
-            self._form = multipart.fields(body, media) if media.startswith(multipart.MEDIA) else _decoded(body)
+            several = media.startswith(multipart.MEDIA)
+            self._form = multipart.fields(body, media, binary=binary) if several else _decoded(body)
         return self._form
+
+    async def form_with_file(self, file: BinaryIO, limit_bytes: int) -> tuple[dict[str, list[str]], bool]:
+        """Return the fields of a posted form, and whether it has a file, whose content goes into `file` as it arrives.
+
+        Raises TooLarge, and InvalidInput for a form that is not valid, or that has several files.
+        """
+        parts = multipart.Parts(self.headers.get("content-type", ""))
+        pieces: list[tuple[multipart.Head, list[bytes]]] = []
+        size, sent = 0, False
+        async for chunk in self.chunks(limit_bytes + self.form_bytes):
+            for one in parts.feed(chunk):
+                if isinstance(one, multipart.Head):
+                    pieces.append((one, []))
+                    if one.file and sent:
+                        raise errors.InvalidInput("The form has several files.", hint="Choose one of them.")
+                    sent = sent or bool(one.file)
+                elif pieces[-1][0].file:
+                    await asyncio.to_thread(file.write, one)
+                elif (size := size + len(one)) > self.form_bytes:
+                    raise errors.TooLarge("The form is too large.", hint=f"At most {self.form_bytes:,} bytes.")
+                else:
+                    pieces[-1][1].append(one)
+        if not parts.ended:
+            raise errors.Truncated("The form was cut off.", hint="Send it again.")
+        values: dict[str, list[str]] = {}
+        for head, content in pieces:
+            if head.file is None:
+                values.setdefault(head.field, []).append(multipart.text(b"".join(content)))
+        return values, sent
 
     async def chunks(self, limit_bytes: int) -> AsyncIterator[bytes]:
         """Yield the body as it arrives. Raises TooLarge."""

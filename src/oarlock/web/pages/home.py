@@ -250,7 +250,8 @@ def _use(state: bodies.PoolState) -> tuple[str, float, float]:
 
 
 def _against(above: float) -> str:
-    if not above:
+    """Return the difference in words. Sums of shares miss an amount by less than a rounding error."""
+    if not (above := round(above, 6)):
         return "as entitled"
     return f"{amounts.number(abs(above))} {'above' if above > 0 else 'below'}"
 

@@ -2,7 +2,8 @@
 
 A table of a page has a name (`data-table`), and a link to the same address with `csv=NAME`. The file is made from the
 rendered page. So it has the cells, the rights and the visible text of the page, and no table is described twice. It has
-all rows, also where the page shows the first few: the page function asks `most` how many to find. Times
+all rows, also where the page shows the first few: the page function asks `most` how many to find. The answer to a form
+may have no address from which its table could be fetched: its link carries the file (`carried`). Times
 (`<time>`) and rounded numbers (`<data>`) stand in it by their exact values; drawings, buttons and the columns for them
 (`drawn`, `act`) are left out.
 """
@@ -13,7 +14,7 @@ import csv
 import html.parser
 import io
 import re
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import jinja2
 import markupsafe
@@ -47,6 +48,14 @@ def link(
     return markupsafe.Markup(
         '<p class="csv"><a href="?{}" download>CSV<span class="hidden"> of the table {}</span></a></p>'
     ).format(query, texts.visible(words) or table.replace("-", " "))
+
+
+def carried(table: str, content: str) -> markupsafe.Markup:
+    """Return the link to a table as CSV that holds the file itself. `content` is the HTML of the table."""
+    return markupsafe.Markup(
+        '<p class="csv"><a href="data:text/csv;charset=utf-8,{}" download="{}.csv">CSV'
+        '<span class="hidden"> of the table {}</span></a></p>'
+    ).format(quote(sheet(content, table) or ""), table, table.replace("-", " "))
 
 
 def most(asked: str, table: str, shown: int) -> int:

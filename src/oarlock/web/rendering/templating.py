@@ -53,6 +53,7 @@ class Templates:
         environment.globals["job_rows"] = jobrows.rows
         environment.globals["query_with"] = query_with
         environment.globals["csv"] = tables.link
+        environment.globals["csv_carried"] = tables.carried
         environment.globals["static"] = static.path
         environment.filters |= {
             "age": durations.age,
@@ -68,7 +69,6 @@ class Templates:
             "duration": durations.text,
             "lasting": times.lasting,
             "log_text": log_text,
-            "moment": moment,
             "query": query,
             "segment": lambda text: quote(text, safe=""),
             "stacks": stacks.groups,

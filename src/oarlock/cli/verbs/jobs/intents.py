@@ -49,7 +49,7 @@ def resume(client: clients.Client, jobs: Sequence[str], reason: str, as_json: bo
         job = client.job(name)
         if job.intent is intents.Intent.RUN and not job.terminal:
             unstopped.add(job.id)
-        return _resumed(client, job, reason, as_json)
+        return _resumed(client, name, job, reason, as_json)
 
     def said(job: nouns.Job) -> str:
         return f"is {job.phase}: it was not halted" if job.id in unstopped else f"goes on: {job.phase}"
@@ -83,11 +83,11 @@ def rm(client: clients.Client, jobs: Sequence[str], force: bool, as_json: bool) 
     return _each(jobs, lambda job: _remove(client, job, force), lambda job: "is removed", as_json)
 
 
-def _resumed(client: clients.Client, job: nouns.Job, reason: str, as_json: bool) -> nouns.Job:
+def _resumed(client: clients.Client, name: str, job: nouns.Job, reason: str, as_json: bool) -> nouns.Job:
     """Resume the job. If it has no checkpoint, say first that it starts again."""
     if job.phase is phases.Phase.HALTED and not as_json and not client.checkpoints(job.id):
         terminal.say(f"{terminal.clean(job.name)} has no checkpoint: it starts again from its first step.")
-    return client.resume(job.id, reason)
+    return client.resume(name, reason)
 
 
 def _wanted(client: clients.Client, job: nouns.Job, wait: bool) -> nouns.Job:

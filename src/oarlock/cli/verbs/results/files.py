@@ -129,5 +129,5 @@ def _tell(job: jobs.Job, listed: answers.FileList, path: str) -> None:
         why = f": {part.failure}" if part.failure else ""
         terminal.say(terminal.clean(f"{part.path}/ is stored at {part.url}{why}"))
     for line in keptfiles.lines(job, caches=True) if not path else ():
-        if not line.endswith(keptfiles.fetch(job)):
+        if not line.endswith(keptfiles.fetch(job.name)):
             terminal.say(terminal.clean(f"{line[0].upper()}{line[1:]}."))

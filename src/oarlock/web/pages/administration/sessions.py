@@ -7,10 +7,13 @@ from starlette import responses
 from oarlock.web import routing
 from oarlock.web.access import visits
 
+REFRESH_S = 30
+
 
 async def show(visit: visits.Visit) -> routing.Filled:
     found = await visit.client.sessions()
-    return routing.Filled(template="administration/sessions.html", facts={"sessions": found[::-1]})
+    facts = {"sessions": found[::-1], "topics": (), "refresh": REFRESH_S}
+    return routing.Filled(template="administration/sessions.html", facts=facts, once=True)  # it names its reader's own
 
 
 async def end(visit: visits.Visit) -> responses.Response:
@@ -20,6 +23,6 @@ async def end(visit: visits.Visit) -> responses.Response:
 
 
 PAGES: tuple[routing.Page, ...] = (
-    routing.Page(path="/sessions", title="Sessions", handler=show),
+    routing.Page(path="/sessions", title="Sessions", handler=show, live=True),
     routing.Page(path="/sessions", handler=end, method="POST"),
 )

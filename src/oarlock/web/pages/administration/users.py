@@ -19,6 +19,7 @@ from oarlock.web.access import visits
 from oarlock.web.rendering import tables
 
 MOST_USERS = 200
+REFRESH_S = 30
 
 
 async def show(visit: visits.Visit) -> routing.Filled:
@@ -121,13 +122,19 @@ async def _page(
         "typed": {"user": "", "right": users.Right.USER, "note": "", **typed},
         "number": secrets.token_hex(8),
         "rights": list(users.Right),
+        "live": shown is None and error is None,  # the answer to a form stays as it is
+        "topics": (),
+        "refresh": REFRESH_S,
     }
     return routing.Filled(
-        template="administration/users.html", facts=facts, status=error.status if error is not None else 200
+        template="administration/users.html",
+        facts=facts,
+        status=error.status if error is not None else 200,
+        once=bool(chosen),  # the form that makes a token has a number
     )
 
 
 PAGES: tuple[routing.Page, ...] = (
-    routing.Page(path="/users", title="Users", handler=show, right=users.Right.ADMIN, key="n"),
+    routing.Page(path="/users", title="Users", handler=show, right=users.Right.ADMIN, key="n", live=True),
     routing.Page(path="/users", title="Users", handler=act, method="POST", right=users.Right.ADMIN),
 )

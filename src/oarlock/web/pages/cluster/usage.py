@@ -10,6 +10,7 @@ from oarlock.spec.cluster import prices
 from oarlock.web import routing
 from oarlock.web.access import visits
 from oarlock.web.rendering import templating
+from oarlock.web.updates import topics
 
 DAY_S = 86_400.0
 SPANS = {"1d": 1, "7d": 7, "30d": 30, "90d": 90, "365d": 365}
@@ -55,6 +56,8 @@ async def show(visit: visits.Visit) -> routing.Filled:
             "command": f"oarlock usage --by {chosen['by']} --since {templating.moment(since)}",
             "bar": "GPU-hours, the useful part is blue" if devices else "CPU-hours",
             "width": WIDTH,
+            "topics": (),  # no event tells of hours that go on
+            "refresh": topics.SLOW_S,
         },
     )
 
@@ -90,4 +93,4 @@ def _cost(cost: float, currency: str) -> str:
     return prices.amount_text(cost, currency) if cost else ""
 
 
-PAGES: tuple[routing.Page, ...] = (routing.Page(path="/usage", title="Usage", handler=show, key="u"),)
+PAGES: tuple[routing.Page, ...] = (routing.Page(path="/usage", title="Usage", handler=show, key="u", live=True),)

@@ -82,7 +82,7 @@ async def show(visit: visits.Visit) -> routing.Filled:
             ],
             "sections": jobsections.SECTIONS,
             "loaded": {one.name: facts for one, facts in zip(shown, found, strict=True)},
-            "next_steps": endings.next_steps(job)[1:],
+            "next_steps": endings.next_steps(job, job.id)[1:],
             "topics": _topics(job, visit.parameters["job"]),
             "refresh": 5 if job.phase in phases.RUNNING else topics.SLOW_S if why.forecast is not None else 0,
         },
@@ -97,7 +97,7 @@ async def rank(visit: visits.Visit) -> routing.Filled:
     attempt = jobsections.attempt_of(visit, job)
     task = jobsections.task_of(attempt, visit.parameters["task"])
     if task is None or attempt is None:
-        raise errors.NotFound(f"{job.name} has no such rank.", hint=f"Its ranks: oarlock show {job.name}")
+        raise errors.NotFound(f"{job.name} has no such rank.", hint=f"Its ranks: oarlock show {job.id}")
     chosen = attempt.number if visit.asked("attempt") else None
     slow = jobsections.straggler(job, attempt)
     choice = requests.LogChoice(role=str(task.role), index=task.index, attempt=chosen, tail=RANK_LINES)
@@ -159,7 +159,7 @@ async def change(visit: visits.Visit) -> responses.Response:
     if waiting.phase is not phases.Phase.QUEUED:
         raise errors.Conflict(
             f"{waiting.name} is not waiting any more, and was not changed.",
-            hint=f"Its page shows its present state. To change it anyway: oarlock set {waiting.name} --help",
+            hint=f"Its page shows its present state. To change it anyway: oarlock set {waiting.id} --help",
         )
     typed = {field: text for field in edits.FIELDS if (text := visits.one(form, field).strip())}
     changes: dict[str, Any] = {name: text if name == "pool" else _number(name, text) for name, text in typed.items()}
@@ -192,7 +192,7 @@ def actions(job: jobs.Job, short: summaries.Summary) -> list[dict[str, Any]]:
     else:
         names = ["halt", "cancel"]
     return [
-        {"name": name, "word": listed.ACTIONS[name], "command": f"oarlock {listed.VERBS[name]} {short.name}"}
+        {"name": name, "word": listed.ACTIONS[name], "command": f"oarlock {listed.VERBS[name]} {short.id}"}
         for name in names
     ]
 
@@ -220,7 +220,7 @@ def _remedies(job: jobs.Job, why: bodies.Why) -> list[dict[str, Any]]:
         if one.edit is not None:
             fields = {name: str(value) for name in edits.FIELDS if (value := getattr(one.edit, name)) is not None}
             options = " ".join(f"--{name} {shlex.quote(value)}" for name, value in fields.items())
-            command = f"oarlock set {job.name} {options}"
+            command = f"oarlock set {job.id} {options}"
             found.append({"words": one.words, "fields": fields, "command": command, "note": _note(job, one.edit)})
     return found
 

@@ -113,7 +113,7 @@ async def _files(visit: visits.Visit, job: jobs.Job) -> dict[str, Any]:
         "total": len(left),
         "bytes": sum(one.bytes for one in left),
         "elsewhere": found.elsewhere,
-        "kept": keptfiles.lines(job),
+        "kept": keptfiles.lines(job, job.id),
         "failure": "",
     }
 

@@ -82,6 +82,7 @@ async def show(visit: visits.Visit) -> routing.Filled:
             "tasks": sorted({task.name for attempt in job.attempts for task in attempt.tasks}, key=_order),
             "attempts": [attempt.number for attempt in job.attempts],
             "streams": STREAMS,
+            "expressions": visit.offers(tasklogs.EXPRESSIONS),
             "command": _command(job, chosen, _part(visit, visit.asked("line")) if named else None),
             "topics": (topics.of_job(job.id), *((topics.JOBS,) if by_name else ())),
         },
@@ -291,7 +292,7 @@ def _command(job: jobs.Job, chosen: dict[str, Any], part: Part | None = None) ->
         words += [] if chosen["exact"] else ["--ignore-case"]
     elif not job.terminal:
         words.append("--follow")
-    return " ".join(["oarlock logs", shlex.quote(job.name), *words])
+    return " ".join(["oarlock logs", job.id, *words])
 
 
 def _with_zone(when: str) -> str:

@@ -2,10 +2,10 @@
 
 Both change one text, which the form carries from answer to answer. A script names the fields that were `changed`, and
 they alone are written into the text: it may be newer than the other fields. Without a script, the fields that differ
-from those of the page as it came (`was`) are written when the form arrives. The text is checked here, and the API tells
-when the job would start. The page's number and the text make the idempotency key, so that many clicks make one job. A
-text is read once, in a thread, and one at a time for each session: reading YAML is slow, and the page checks while one
-types.
+from those of the page as it came (`was`) are written when the form arrives, which brings an archive of the code along.
+The text is checked here, and the API tells when the job would start. The page's number and the text make the
+idempotency key, so that many clicks make one job. A text is read once, in a thread, and one at a time for each session:
+reading YAML is slow, and the page checks while one types.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from starlette import responses
@@ -29,7 +29,7 @@ from oarlock.spec import errors, jobfile, jobs
 from oarlock.spec.access import users
 from oarlock.spec.input import quantities, validation
 from oarlock.web import jobtext, routing, scratch
-from oarlock.web.access import visits
+from oarlock.web.access import multipart, visits
 from oarlock.web.rendering import templating, texts
 
 EXAMPLES = {path.stem: path.read_text() for path in sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))}
@@ -72,6 +72,13 @@ class Read(msgspec.Struct, frozen=True, kw_only=True):
     line: int = 0
 
 
+class Code(NamedTuple):
+    """Code that is stored: its digest, and what is told of it."""
+
+    digest: str
+    told: str
+
+
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to a text: the fault with its line, or the forecast in lines."""
 
@@ -98,7 +105,28 @@ async def show(visit: visits.Visit) -> routing.Filled:
 
 async def act(visit: visits.Visit) -> routing.Filled | responses.Response:
     """Check the text, write the form's fields into it, or submit it."""
-    form = await visit.form()
+    if not visit.headers.get("content-type", "").startswith(multipart.MEDIA):
+        return await _answered(visit, await visit.form())
+    with visit.alone("upload"):
+        async with scratch.folder("oarlock-upload-") as folder:
+            archive, limit = folder / "archive", visit.client.settings.snapshot_limit_bytes
+            with archive.open("wb") as file:
+                form, sent = await visit.form_with_file(file, limit)
+            if not sent:
+                return await _answered(visit, form)
+            try:
+                code = await _stored(visit, archive, folder)
+            except errors.Unauthenticated:
+                raise
+            except errors.OarlockError as error:
+                return await _answered(visit, form, refused=error)
+    return await _answered(visit, {**form, "code": ["upload"], "digest": [code.digest]}, told=code.told)
+
+
+async def _answered(
+    visit: visits.Visit, form: Mapping[str, list[str]], *, told: str = "", refused: errors.OarlockError | None = None
+) -> routing.Filled | responses.Response:
+    """Answer the form. `told` is said of the code that came with it, `refused` why it was not taken."""
     text = visits.one(form, "text").replace("\r\n", "\n").replace("\r", "\n")
     draft = Draft(
         text=text,
@@ -115,6 +143,8 @@ async def act(visit: visits.Visit) -> routing.Filled | responses.Response:
             if action == "set" or any(name == "changed" or name.startswith("was.") for name in form):
                 draft = msgspec.structs.replace(draft, text=await asyncio.to_thread(_written, text, read, form))
                 read = await asyncio.to_thread(_read, draft.text)
+            if refused is not None:
+                raise refused
             if action == "submit":
                 job = await _submit(visit, draft, read, source)
                 return _submitted(draft, job) if part else routing.to(templating.job_path(job.id))
@@ -124,32 +154,37 @@ async def act(visit: visits.Visit) -> routing.Filled | responses.Response:
     except errors.OarlockError as error:
         line = read.line if error is read.error else await asyncio.to_thread(_line, draft.text, error)
         verdict = Verdict(error=error, line=line)
-    return _page(draft, read, verdict, source, form, part=part, posted=True)
+    return _page(draft, read, verdict, source, form, part=part, posted=True, told=told)
 
 
 async def upload(visit: visits.Visit) -> responses.Response:
     """Take an archive of the code, and store it as a snapshot."""
     with visit.alone("upload"):
         async with scratch.folder("oarlock-upload-") as folder:
-            return await _stored(visit, folder)
+            archive, limit = folder / "archive", visit.client.settings.snapshot_limit_bytes
+            with archive.open("wb") as file:
+                async for chunk in visit.chunks(limit):
+                    await asyncio.to_thread(file.write, chunk)
+            try:
+                code = await _stored(visit, archive, folder)
+            except errors.Unauthenticated:
+                raise
+            except errors.OarlockError as error:
+                return _json({"error": texts.visible(f"{error.message} {error.hint}")}, error.status)
+            return _json({"digest": code.digest, "told": code.told}, 200)
 
 
-async def _stored(visit: visits.Visit, folder: Path) -> responses.Response:
-    archive, limit = folder / "archive", visit.client.settings.snapshot_limit_bytes
-    with archive.open("wb") as file:
-        async for chunk in visit.chunks(limit):
-            await asyncio.to_thread(file.write, chunk)
+async def _stored(visit: visits.Visit, archive: Path, folder: Path) -> Code:
+    """Store the archive, which lies in the folder, as a snapshot. An error does not tell the folder."""
     try:
+        limit = visit.client.settings.snapshot_limit_bytes
         packed = await asyncio.to_thread(archives.snapshot, archive, folder, limit)
         await visit.client.upload(packed)
-    except errors.Unauthenticated:
-        raise
     except errors.OarlockError as error:
-        told: Any = {"error": texts.visible(f"{error.message} {error.hint}".replace(str(folder), ""))}
-        return _json(told, error.status)
+        error.message, error.hint = (one.replace(str(folder), "") for one in (error.message, error.hint))
+        raise
     left_out = [texts.visible(str(one)) for one in packed.left_out if one.why != "never packed"]
-    told = {"digest": packed.digest, "told": _told(packed.count, packed.unpacked_bytes, left_out)}
-    return _json(told, 200)
+    return Code(packed.digest, _told(packed.count, packed.unpacked_bytes, left_out))
 
 
 def _told(files: int, size: int, left_out: list[str]) -> str:
@@ -184,7 +219,7 @@ async def _submit(visit: visits.Visit, draft: Draft, read: Read, source: jobs.Jo
     elif draft.code == "upload":
         digest = draft.digest
         if not digest:
-            raise errors.InvalidInput("No code was sent.", path="code", hint="Choose a folder or an archive first.")
+            raise errors.InvalidInput("No code was sent.", path="code", hint="Choose a folder or an archive.")
     parts = (draft.number, draft.text, digest or "", *sorted(f"{name}={value}" for name, value in shell.items()))
     key = hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:32]
     return await visit.client.submit_packed(_job(read), digest, shell=shell, key=key)
@@ -237,6 +272,7 @@ def _page(
     *,
     part: bool = False,
     posted: bool = False,
+    told: str = "",
 ) -> routing.Filled:
     """Return the page. The form has the fields of the text; where they cannot be told, those that were typed."""
     if read.fields is None:
@@ -247,6 +283,7 @@ def _page(
         "draft": draft,
         "verdict": verdict,
         "posted": posted,
+        "told": told,
         "readable": read.fields is not None,
         "source": source,
         "common": [(path, word, shown[path], was[path]) for path, word in COMMON.items()],
