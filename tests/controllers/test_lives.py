@@ -71,6 +71,20 @@ async def test_a_job_that_is_killed_restarts_and_then_fails_and_names_the_task(p
     assert (job.exit_code, job.restarts) == (137, 2)
 
 
+async def test_the_survivors_of_a_killed_rank_are_told_to_stop_before_the_verdict(plant: Plant) -> None:
+    """They have their grace while blame is settled. Once they have ended, the verdict waits for nothing."""
+    plant.behaviours["j-0001/1/worker/1"] = KILLED
+    plant.behaviours["j-0001"] = fake.Behaviour(at_barrier=True, lingers=True, stops_s=0.5)
+    job_id = await plant.submit("{roles: {worker: {count: 2}}}")
+    await plant.until_phase(job_id, Phase.PROCESSING)
+    job = await plant.until_phase(job_id, Phase.QUEUED)
+    told = [kind for kind in await kinds(plant, job_id) if kind in {"task_exited", "stop_decided"}]
+    assert told == ["task_exited", "task_exited", "stop_decided"]
+    assert job.attempts[0].aborted_at == job.attempts[0].failing_since
+    verdict = job.attempts[0].verdict
+    assert (verdict.task, verdict.cause, job.restarts) == ("worker-1", attempts.Cause.SIGNAL, 1)
+
+
 async def test_a_job_that_fails_by_itself_at_the_start_is_not_started_again(plant: Plant) -> None:
     plant.behaviours["j-0001"] = FAILS
     job_id = await plant.submit()

@@ -246,6 +246,7 @@ def test_every_time_of_a_live_job_is_moved_or_left_on_purpose() -> None:
         if name.endswith("_at") or name in dates
     }
     assert found == {
+        "Attempt.aborted_at",
         "Attempt.barrier_at",
         "Attempt.checkpoint_at",
         "Attempt.ended_at",  # over

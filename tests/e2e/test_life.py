@@ -72,6 +72,31 @@ def test_a_killed_rank_restarts_the_gang_from_its_checkpoint(shell: shells.Shell
     assert "step-20" in done.stdout
 
 
+def test_the_other_rank_of_a_killed_one_is_told_to_stop_before_the_verdict(shell: shells.Shell) -> None:
+    """It saves within its grace, and its end is no failure."""
+    ready = shell.folder / "ready"
+    shell.write(
+        "waits.sh",
+        f"""
+        [ "$OARLOCK_ATTEMPT" = 1 ] || exit 0
+        if [ "$OARLOCK_INDEX" = 1 ]; then
+            until [ -e '{ready}' ]; do sleep 0.05; done
+            kill -KILL $$
+        fi
+        trap 'echo saved; exit 0' TERM
+        touch '{ready}'
+        while :; do sleep 0.05; done
+        """,
+    )
+    done = shell.do("run", "--workers", "2", "--name", "waits", "--", "sh", "waits.sh")
+    assert "saved" in done.stdout
+    first, second = shell.job("waits")["attempts"]
+    assert first["aborted_at"] < first["stop_at"]
+    assert (first["verdict"]["task"], first["verdict"]["cause"]) == ("worker-1", "signal")
+    assert [task["phase"] for task in first["tasks"]] == ["STOPPED", "FAILED"]
+    assert second["verdict"]["cause"] == "succeeded"
+
+
 def test_a_hanging_rank_gives_its_stacks_and_the_gang_restarts(shell: shells.Shell) -> None:
     shell.write(
         "hangs.py",

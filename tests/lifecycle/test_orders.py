@@ -95,6 +95,13 @@ def test_the_barrier_admits_a_round_and_nothing_that_stops() -> None:
     assert not orders.admitted(play.job, key)
 
 
+def test_no_process_starts_once_the_gang_has_lost_a_task_and_restarts() -> None:
+    play = running("register worker-0 worker-1", "report worker-0 PROCESSING step=1", "exit worker-0 signal=9")
+    assert not orders.admitted(play.job, play.key("worker-1"))
+    expected = assignments.Stop(7.0, "another task has failed, and the gang restarts")
+    assert fields(play, "worker-1")["stop"] == expected
+
+
 def test_those_that_train_may_meet_in_a_round_that_was_decided_before_their_end() -> None:
     """Else some of them know of it and some do not, and they cannot save together."""
     play = running("register worker-0 worker-1", "report worker-0 PROCESSING", "intend halt")

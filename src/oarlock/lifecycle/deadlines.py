@@ -89,19 +89,20 @@ def stacks(live: attempts.Attempt) -> float | None:
 
 
 def stop(job: jobs.Job, live: attempts.Attempt, task: attempts.Task) -> float | None:
-    """Return when the task is told to stop.
+    """Return when the task is told to stop: at the end of the attempt, or at the failure that ends it (`aborting`).
 
     After success an evaluator has the grace to come to an end by itself, and a task that ended well may store. A halt
     that came when only storing was left does not stop it. Parameter servers stop after the workers, which end their
     step and save with what the servers hold.
     """
-    if live.stop is None or live.stop_at is None or task.phase in phases.ENDED or _is_needed(job, live, task):
+    stop_at = live.aborted_at if live.stop is None else live.stop_at
+    if stop_at is None or task.phase in phases.ENDED or _is_needed(job, live, task):
         return None
     if live.stop is attempts.Cause.SUCCEEDED:
         if task.phase is phases.TaskPhase.STORING:
             return None
-        return live.stop_at + (grace_s(job) if ends.of(job.spec, task.role).lingers else 0.0)
-    return live.stop_at
+        return stop_at + (grace_s(job) if ends.of(job.spec, task.role).lingers else 0.0)
+    return stop_at
 
 
 def _is_needed(job: jobs.Job, live: attempts.Attempt, task: attempts.Task) -> bool:
@@ -127,7 +128,10 @@ def let_go(job: jobs.Job, live: attempts.Attempt, task: attempts.Task) -> float 
 
 
 def kill(job: jobs.Job, live: attempts.Attempt, task: attempts.Task) -> float | None:
-    """Return when the task is ended by force. A task without a user process needs no grace."""
+    """Return when the task is ended by force. A task without a user process needs no grace.
+
+    While the blame is being decided none is: a task that is gone without an exit record is taken for lost.
+    """
     if task.gone:
         return None
     if task.exit is not None and task.exit.cause is attempts.Cause.HANG:
@@ -141,7 +145,7 @@ def kill(job: jobs.Job, live: attempts.Attempt, task: attempts.Task) -> float | 
 def _at_end(job: jobs.Job, live: attempts.Attempt, task: attempts.Task) -> float | None:
     if (leave_at := let_go(job, live, task)) is not None:
         return leave_at + LEAVE_S
-    stop_at = stop(job, live, task)
+    stop_at = stop(job, live, task) if live.stop is not None else None
     if stop_at is None or task.phase in _UNMADE:
         return stop_at
     return stop_at + grace_s(job) + KILL_AFTER_S

@@ -9,7 +9,7 @@ import hashlib
 
 import msgspec
 
-from oarlock.lifecycle import batching, deadlines
+from oarlock.lifecycle import aborting, batching, deadlines
 from oarlock.spec import attempts, errors, jobs, phases
 from oarlock.spec.protocol import assignments
 
@@ -44,7 +44,8 @@ def admitted(job: jobs.Job, key: attempts.TaskKey) -> bool:
     together they save what they have. Raises StaleTask as `orders` does.
     """
     live, task = _present(job, key)
-    return task.round > 0 and (live.stop is None or task.phase is phases.TaskPhase.PROCESSING)
+    goes_on = live.stop is None and live.aborted_at is None
+    return task.round > 0 and (goes_on or task.phase is phases.TaskPhase.PROCESSING)
 
 
 def _present(job: jobs.Job, key: attempts.TaskKey) -> tuple[attempts.Attempt, attempts.Task]:
@@ -57,4 +58,4 @@ def _present(job: jobs.Job, key: attempts.TaskKey) -> tuple[attempts.Attempt, at
 
 def _stop(job: jobs.Job, live: attempts.Attempt) -> assignments.Stop:
     message = "the job has succeeded" if live.stop is attempts.Cause.SUCCEEDED else live.stop_message
-    return assignments.Stop(deadlines.grace_s(job), message)
+    return assignments.Stop(deadlines.grace_s(job), message if live.stop is not None else aborting.MESSAGE)

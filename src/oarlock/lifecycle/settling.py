@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from oarlock.lifecycle import ends, joining
+from oarlock.lifecycle import aborting, ends, joining
 from oarlock.lifecycle.failures import retries
 from oarlock.spec import attempts, errors, intents, jobs, phases
 from oarlock.spec.input import quantities
@@ -36,6 +36,7 @@ def settle(job: jobs.Job, now: float) -> jobs.Job:
     live = _begin(live, now)
     before, live = live, _fail(job, live, now)
     job = joining.refund(job, before, live)
+    live = aborting.abort(job, live, now)
     live = _store(job, _decide(job, live, now), now)
     job = replace(
         job,

@@ -15,6 +15,7 @@ _OF_ATTEMPT = (
     "barrier_at",
     "processing_at",
     "failing_since",
+    "aborted_at",
     "stop_at",
     "storing_at",
     "stacks_at",

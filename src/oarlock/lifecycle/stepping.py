@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from oarlock.lifecycle import ends, joining, reshaping, settling, shifting, sizes, verdicts
+from oarlock.lifecycle import deadlines, ends, joining, reshaping, settling, shifting, sizes, verdicts
 from oarlock.lifecycle.failures import blame
 from oarlock.spec import attempts, events, holdings, intents, jobfile, jobs, phases, roles
 from oarlock.spec.input import edits
@@ -352,7 +352,8 @@ def _ended(
         if how.cause is not attempts.Cause.SUCCEEDED:  # it was to leave, so its end is no failure
             how = replace(how, cause=attempts.Cause.STOPPED)
     elif live.stop is None:
-        if how.cause is attempts.Cause.STOPPED:  # not by us: a drained node, an agent that was told so by mistake
+        ours = deadlines.stop(job, live, task) is not None
+        if how.cause is attempts.Cause.STOPPED and not ours:  # a drained node, an agent that was told so by mistake
             how = replace(how, cause=attempts.Cause.PLATFORM, reason=how.reason or "stopped")
         elif how.cause is attempts.Cause.SUCCEEDED and not task.round:
             how = replace(how, cause=attempts.Cause.PLATFORM, reason="not_admitted")

@@ -241,6 +241,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     barrier_at: float | None = None
     processing_at: float | None = None
     failing_since: float | None = None  # the first failure; blame is settled 1 s later
+    aborted_at: float | None = None  # its survivors were told to stop, before that
     stop_at: float | None = None
     stop: Cause | None = None
     stop_message: str = ""
