@@ -118,7 +118,7 @@ def _measured(
 ) -> dict[str, Any]:
     """Train with one of these methods. The parameter servers are beside the workers, unless they have machines."""
     with ranks.servers(servers or machines) as known:
-        env = known if method in ("ps", "auto", "auto-lossy") else {}
+        env = {**known, **ranks.SERVED} if method == "ps" else {}
         if method.startswith("auto"):
-            env = {**env, "OARLOCK_STRATEGY": '{"kind": "auto"}'}  # the workers meet without the servers
+            env = {**known, "OARLOCK_STRATEGY": '{"kind": "auto"}'}  # the workers meet without the servers
         return ranks.run(machines, SCRIPT, [method, sampled, model, seconds, STEPS], env)

@@ -56,6 +56,10 @@ def run(
         return found
 
 
+SERVED = {"OARLOCK_STRATEGY": '{"kind": "ps"}'}
+"""Makes workers meet at the parameter servers alone, as those of a job file with `strategy: {kind: ps}`."""
+
+
 @contextlib.contextmanager
 def servers(machines: Sequence[links.Machine]) -> Iterator[dict[str, str]]:
     """Run one parameter server on each of these machines. Give the variables that name them to the workers."""

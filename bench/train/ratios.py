@@ -61,7 +61,7 @@ def _step(machines: Sequence[links.Machine], method: str, arguments: Sequence[ob
     """Return the step of a worker: two of them on two machines, a parameter server on the third."""
     workers, others = machines[:2], machines[2:] if method.startswith("ps") else []
     with ranks.servers(others) as known:
-        taken = ranks.run(workers, SCRIPT, arguments, known if others else {})
+        taken = ranks.run(workers, SCRIPT, arguments, {**known, **ranks.SERVED} if others else {})
     return table.median(taken["seconds"])
 
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench import table
-from bench.train import links
+from bench.train import links, ranks
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "serving.py"
 SIZE = 25 << 20
@@ -107,7 +107,7 @@ def _server(machine: links.Machine | None, host: str) -> Iterator[dict[str, str]
     known = {"OARLOCK_SERVERS": f"{host}:{PORT}", "OARLOCK_SERVERS_TOKEN": "of this bench"}
     command = [sys.executable, "-m", "oarlock.train.servers"]
     with _running(_start(machine, command, {**known, "OARLOCK_SERVER": f"{host}:{PORT}"}, whole=True)):
-        yield known
+        yield {**known, **ranks.SERVED}
 
 
 @contextmanager

@@ -53,7 +53,7 @@ def _trained(kind: str, seed: int) -> tuple[float, float]:
     """Return the mean time of a worker's step, and the accuracy in the end."""
     port = ranks.SERVERS_PORT
     known = {"OARLOCK_SERVERS": f"127.0.0.1:{port}", "OARLOCK_SERVERS_TOKEN": "of this bench"}
-    env = {**ranks.bare(), **known}
+    env = {**ranks.bare(), **known, **ranks.SERVED}
     command = [sys.executable, "-m", "oarlock.train.servers"]
     server = subprocess.Popen(command, env={**env, "OARLOCK_SERVER": f"127.0.0.1:{port}"}, stderr=subprocess.DEVNULL)
     running: list[subprocess.Popen[str]] = []

@@ -265,10 +265,10 @@ def test_a_gang_of_a_fixed_size_is_told_without_how_many_it_makes_no_step(
     assert ("OARLOCK_ELASTIC" in env) == (elastic and roles_of["worker"].on_failure is roles.OnFailure.RESTART)
 
 
-@pytest.mark.parametrize("kind", ["ps", "auto"])
-def test_workers_and_servers_are_told_where_the_parameter_servers_are(kind: str) -> None:
+@pytest.mark.parametrize("kind", [None, *jobfile.StrategyKind])
+def test_workers_and_servers_are_told_where_the_parameter_servers_are(kind: jobfile.StrategyKind | None) -> None:
     shape = {"worker": jobfile.Role(count=2), "ps": jobfile.Role(count=2, nproc=2)}
-    one = job("torch", shape, strategy=jobfile.Strategy(kind=jobfile.StrategyKind(kind)))
+    one = job("torch", shape, strategy=jobfile.Strategy(kind=kind))
     servers = "10.0.1.0:20100,10.0.1.0:20101,10.0.1.1:20110,10.0.1.1:20111"
     for role, index, process, own in (
         ("worker", 1, 0, None),
@@ -278,7 +278,7 @@ def test_workers_and_servers_are_told_where_the_parameter_servers_are(kind: str)
         env = told(one, role, index)[process]
         assert env["OARLOCK_SERVERS"] == servers
         assert env.get("OARLOCK_SERVER") == own
-    assert "OARLOCK_SERVERS" not in told(job("torch", shape), "worker", 0)[0]
+    assert "OARLOCK_SERVERS" not in told(job("tensorflow", shape), "worker", 0)[0]
 
 
 def test_a_worker_of_servers_keeps_its_number_while_others_come_and_go() -> None:

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.guests
 TENSORFLOW = ("--framework", "tensorflow", "--workers", "2")
 PROGRAMS = {
     "tensorflow": ((*TENSORFLOW, "--", "python", "tf_mirrored.py"), "loss", 10),
+    "tensorflow-fit": ((*TENSORFLOW, "--", "python", "tf_fit.py"), "epoch_loss", 10),
     "tensorflow-ps": (
         (*TENSORFLOW, "--chief", "--ps", "1", "--cpus", "0.2", "--", "python", "tf_servers.py"),
         "loss",
@@ -31,7 +32,13 @@ PROGRAMS = {
         20,
     ),
 }
-MODULES = {"tensorflow": "tensorflow", "tensorflow-ps": "tensorflow", "jax": "jax", "mpi": "mpi4py"}
+MODULES = {
+    "tensorflow": "tensorflow",
+    "tensorflow-fit": "tensorflow",
+    "tensorflow-ps": "tensorflow",
+    "jax": "jax",
+    "mpi": "mpi4py",
+}
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -61,14 +61,16 @@ def test_tf_config(sides: both.Sides) -> None:
     assert sides.oarlock("--framework", "tensorflow", *roles, "--", "python", "tf_config.py") == expected
 
 
-def test_tensorflow_with_mirrored_workers(sides: both.Sides) -> None:
+@pytest.mark.parametrize("script", ["tf_mirrored.py", "tf_fit.py"])
+def test_tensorflow_with_mirrored_workers(sides: both.Sides, script: str) -> None:
     both.need("tensorflow")
     addresses = free_addresses(2)
     configs = [{"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}} for index in range(2)]
-    expected = by_hand(sides, "tf_mirrored.py", [{"TF_CONFIG": json.dumps(one)} for one in configs])
+    expected = by_hand(sides, script, [{"TF_CONFIG": json.dumps(one)} for one in configs])
     assert [line.partition(":")[0] for line in expected] == ["rank 0 of 2", "rank 1 of 2"]
     flags = ("--framework", "tensorflow", "--workers", "2")
-    assert sides.oarlock(*flags, "--", "python", "tf_mirrored.py") == expected
+    assert len({line.partition(":")[2] for line in expected}) == 1, "the loss is that of both"
+    assert sides.oarlock(*flags, "--", "python", script) == expected
 
 
 def test_tensorflow_with_parameter_servers(sides: both.Sides) -> None:

@@ -60,10 +60,16 @@ def test_only_those_of_the_communicator_that_still_run_are_asked_whether_they_ca
 
 
 def test_under_parameter_servers_a_task_is_replaced_alone() -> None:
-    """A server always; a worker where the others have said that they go on without it. Elsewhere the gang restarts."""
-    for strategy, replaced in (("strategy: {kind: ps}, ", {"ps-0"}), ("", set())):
+    """A server where the job file names the strategy; else, and a worker, where the others have said that they go on
+    without it. The servers of other frameworks are not ours: the gang restarts.
+    """
+    for told, replaced, ours in (
+        ("strategy: {kind: ps}", {"ps-0"}, True),
+        ("framework: torch", set(), True),
+        ("framework: tensorflow", set(), False),
+    ):
         play = script.Play()
-        play.run(f"job {{{strategy}roles: {{worker: {{count: 2}}, ps: {{}}}}}}")
+        play.run(f"job {{{told}, roles: {{worker: {{count: 2}}, ps: {{}}}}}}")
         tasks = "worker-0 worker-1 ps-0"
         for line in (
             "admit",
@@ -79,8 +85,8 @@ def test_under_parameter_servers_a_task_is_replaced_alone() -> None:
                 for line in (*(["report worker-0 rejoin"] * rejoin), f"exit {task} signal=9", f"gone {task}"):
                     play.run(line)
                 found = next(one for one in play.live.tasks if one.name == task)
-                expected = task in replaced or (bool(replaced) and rejoin)
-                assert (found.incarnation == 2) == expected, (strategy, task, rejoin)
+                expected = task in replaced or (ours and rejoin)
+                assert (found.incarnation == 2) == expected, (told, task, rejoin)
 
 
 def test_where_no_task_is_to_blame_none_is_named() -> None:

@@ -1,6 +1,4 @@
-"""The parameter servers of `oarlock.train`: where each listens. A job has them by `strategy: {kind: ps}`, or `auto`
-where it has tasks of the role `ps`.
-"""
+"""The parameter servers of `oarlock.train`: where each listens. The tasks of the role `ps` of a torch job run them."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ def environment(
     spec: jobfile.JobSpec, cluster: clusters.Cluster, member: clusters.Member, process: int
 ) -> dict[str, str]:
     """Return the addresses of all servers, to a server its own, and to a worker that may come and go its number."""
-    if not jobfile.serves(spec):
+    if not jobfile.runs_servers(spec):
         return {}
     servers = [one.endpoint(number) for one in cluster.of(roles.RoleName.PS) for number in range(one.nproc)]
     own = {"OARLOCK_SERVER": member.endpoint(process)} if member.role is roles.RoleName.PS else {}

@@ -158,8 +158,7 @@ def _may_come_back(job: jobs.Job, task: attempts.Task, how: attempts.Exit) -> bo
 def _is_open(spec: jobfile.JobSpec, role: roles.RoleName) -> bool:
     """Return whether the library may do without servers, and the job file says nothing of this role's failures."""
     said = spec.roles.get(role)
-    kind = spec.strategy.kind
-    return kind is jobfile.StrategyKind.AUTO and jobfile.serves(spec) and (said is None or said.on_failure is None)
+    return jobfile.may_do_without(spec) and (said is None or said.on_failure is None)
 
 
 def _others_go_on(survivors: Sequence[attempts.Task], how: attempts.Exit) -> bool:

@@ -217,10 +217,28 @@ class JobSpec(Part, frozen=True):
     tensorboard: bool = False
 
 
+def runs_servers(spec: JobSpec) -> bool:
+    """Return whether the tasks of its role `ps` run the training library's parameter server, and not the command.
+
+    Those of a torch job do, whatever the strategy: the script would train a second model there, as rank 0 of 1. Other
+    frameworks have servers of their own, which the command starts.
+    """
+    return spec.framework is roles.Framework.TORCH and roles.RoleName.PS in spec.roles
+
+
 def serves(spec: JobSpec) -> bool:
-    """Return whether the tasks of its role `ps` are the training library's parameter servers."""
+    """Return whether its workers may train by way of the library's parameter servers. Where the job file names no kind
+    of strategy, the script does, and else it is `auto`.
+    """
     kind = spec.strategy.kind
+    if kind is None:
+        return runs_servers(spec)
     return kind is StrategyKind.PS or (kind is StrategyKind.AUTO and roles.RoleName.PS in spec.roles)
+
+
+def may_do_without(spec: JobSpec) -> bool:
+    """Return whether its workers may also train without the parameter servers: the script or the library decides."""
+    return serves(spec) and spec.strategy.kind is not StrategyKind.PS
 
 
 def rejoins(spec: JobSpec) -> bool:

@@ -108,7 +108,8 @@ class Summaries(Hook):
     """Logs the norms of weights and gradients, and the learning rate, every `every_steps` steps.
 
     With `each`, the norms of every parameter too. The gradients must be there at the end of the step: call
-    `zero_grad()` before `backward()`, not after the optimizer's step.
+    `zero_grad()` before `backward()`, not after the optimizer's step. Where ranks have divided the model (FSDP2, tensor
+    parallelism), the norms are those of the whole tensors.
     """
 
     def __init__(
@@ -124,7 +125,7 @@ class Summaries(Hook):
         made = {name: parameter.grad for name, parameter in weights.items() if parameter.grad is not None}
         values: dict[str, Any] = {}
         for kind, tensors in (("weight", weights), ("gradient", made)):
-            norms = {name: torch.linalg.vector_norm(tensor.float()) for name, tensor in tensors.items()}
+            norms = _norms(tensors)
             if norms:
                 first = next(iter(norms.values())).device
                 together = torch.stack([norm.to(first) for norm in norms.values()])
@@ -134,6 +135,23 @@ class Summaries(Hook):
         for number, group in enumerate(self.optimizer.param_groups if self.optimizer else ()):
             values["lr" if number == 0 else f"lr/{number}"] = float(group["lr"])
         session.log(**values)
+
+
+def _norms(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return the norm of each tensor.
+
+    Those that ranks have divided are completed here, where all ranks come in the same step: with one exchange for all
+    that are divided alike.
+    """
+    norms = {name: torch.linalg.vector_norm(tensor.float()) for name, tensor in tensors.items()}
+    divided: dict[Any, list[str]] = {}
+    for name, norm in norms.items():
+        if hasattr(norm, "full_tensor"):
+            divided.setdefault((norm.device_mesh, norm.placements), []).append(name)
+    for names in divided.values():
+        together: Any = torch.stack([norms[name] for name in names])
+        norms.update(zip(names, together.full_tensor().unbind()))
+    return norms
 
 
 class Profiler(Hook):

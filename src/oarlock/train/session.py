@@ -499,8 +499,8 @@ class Session:
             self._succession.begin(self.step, self._wish.keep_waiting)
         self._tell_batch()
         self._saved_at = monotonic()
-        # Where nothing waits for a certain process any more, one that dies can be replaced alone.
-        self._tell_rejoin(bool(self._membership or self._succession or (self._apart and worlds.exchanges)))
+        alone = self._membership or self._succession or (worlds.exchanges and self._strategies == [self._apart])
+        self._tell_rejoin(bool(alone))  # nothing waits for a certain process then: one that dies is replaced alone
         if self._reports:
             self._reports.begin(self.step, self._batches.examples if self._batches else None)
 

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -10,7 +14,7 @@ from tests.controllers.plant import machine
 from tests.lifecycle import script
 
 from oarlock.controllers.guarding import assigning
-from oarlock.spec import attempts, curves, holdings, jobs, roles
+from oarlock.spec import attempts, curves, holdings, jobfile, jobs, roles
 from oarlock.spec.cluster import nodes
 from oarlock.spec.protocol import assignments, tasktokens
 
@@ -135,9 +139,10 @@ def test_the_processes_are_told_the_strategy_that_the_job_file_sets() -> None:
     assert json.loads(env["OARLOCK_STRATEGY"])["sync"] is False
 
 
-@pytest.mark.parametrize("kind", ["ps", "auto"])
-def test_parameter_servers_run_our_program_and_only_tasks_of_their_attempt_know_the_token(kind: str) -> None:
-    asked = job(f"{{strategy: {{kind: {kind}}}, roles: {{worker: {{}}, ps: {{}}}}}}")
+@pytest.mark.parametrize("strategy", ["{}", *(f"{{kind: {kind}}}" for kind in jobfile.StrategyKind)])
+def test_parameter_servers_run_our_program_and_only_tasks_of_their_attempt_know_the_token(strategy: str) -> None:
+    """The script would train a second model there, alone, whatever the strategy of the workers."""
+    asked = job(f"{{strategy: {strategy}, roles: {{worker: {{}}, ps: {{}}}}}}")
     server, worker = told(asked, roles.RoleName.PS), told(asked)
     assert server.command[-1].endswith("-m oarlock.train.servers")
     assert "oarlock.train.servers" not in str(worker.command)
@@ -147,9 +152,27 @@ def test_parameter_servers_run_our_program_and_only_tasks_of_their_attempt_know_
     task = attempts.Task(role=roles.RoleName.WORKER, index=0)
     later = assigning.assignment(asked, 2, task, None, SETTINGS)
     assert later.env["OARLOCK_SERVERS_TOKEN"] != told(asked).env["OARLOCK_SERVERS_TOKEN"]
-    own = told(job("{roles: {worker: {}, ps: {}}}"), roles.RoleName.PS)
-    assert "oarlock.train.servers" not in str(own.command), "without the strategy, the role runs the user's command"
+
+
+@pytest.mark.parametrize("framework", [each for each in roles.Framework if each is not roles.Framework.TORCH])
+def test_servers_of_other_frameworks_run_the_command(framework: str) -> None:
+    asked = job(f"{{framework: {framework}, roles: {{worker: {{}}, ps: {{}}}}}}")
+    own = told(asked, roles.RoleName.PS)
+    assert own.command == told(asked).command
     assert "OARLOCK_SERVERS_TOKEN" not in own.env
+
+
+def test_a_server_without_torch_says_how_to_go_on(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')  # without the packages of the environment
+    python.chmod(0o755)
+    command = told(job("{roles: {worker: {}, ps: {}}}"), roles.RoleName.PS).command
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert f"{python} has no torch" in done.stderr
+    assert "--framework" in done.stderr
+    assert len(done.stderr.splitlines()) == 1, done.stderr
 
 
 def test_the_batch_size_is_told_where_it_is_ours_to_decide() -> None:

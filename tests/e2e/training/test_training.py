@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -196,3 +197,28 @@ def test_parameter_servers_serve_a_job(shell: shells.Shell) -> None:
     assert "rank 1 is done" in done.stdout
     assert "parameter server at 127.0.0.1" in shell.do("logs", "served", "--role", "ps").stdout
     assert (shell.home / "results" / shell.job("served")["id"] / "model.pt").exists()
+
+
+TELLS = """print(os.environ["OARLOCK_ROLE"], "runs the script", flush=True)"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("given", ["nothing", "servers", "servers out of step", "no library"])
+def test_without_a_strategy_in_the_job_the_script_runs_in_workers_alone(shell: shells.Shell, given: str) -> None:
+    """A task of the role `ps` would train a second model, as rank 0 of 1, and write into the same checkpoints."""
+    strategies = {"servers": "strategy='ps'", "servers out of step": "strategy=train.ParameterServers(sync=False)"}
+    told = SERVED_SCRIPT.replace("(model, optimizer)", f"(model, optimizer, {strategies.get(given, '')})")
+    told = told.replace("total_steps=8", "total_steps=16")  # long enough for a choice by measurement
+    script = textwrap.dedent(TORCHRUN_SCRIPT if given == "no library" else told)
+    shell.write("served.py", f"import os\n{TELLS}\n{script}")
+    flags = ("--workers", "2", "--ps", "1", "--cpus", "0.5")
+    done = shell.do("run", "--name", "served", *flags, "--", "python", "served.py")
+    ran = [line.rpartition("| ")[2] for line in done.stdout.splitlines() if "runs the script" in line]
+    assert ran == ["worker runs the script"] * 2, done.stdout
+    assert all(f"rank {rank} " in done.stdout for rank in (0, 1)), done.stdout
+    if given in strategies:  # the others may have ended before the server listens
+        assert "parameter server at 127.0.0.1" in shell.do("logs", "served", "--role", "ps").stdout
+    assert ("from now on. 2 ranks waited" in done.stderr) == (given == "nothing"), done.stderr
+    job = shell.job("served")
+    assert (job["phase"], len(job["attempts"])) == ("COMPLETED", 1)
+    assert {task["phase"] for task in job["attempts"][0]["tasks"] if task["role"] == "worker"} == {"SUCCEEDED"}

@@ -97,6 +97,8 @@ REFUSED = [
     ("command: x\nstrategy: {compression: dgc, bucket_bytes: tuned}", "strategy.bucket_bytes", "no groups"),
     ("command: x\nstrategy: {kind: ps}", "strategy.kind", "ps: {count: 1}"),
     ("command: x\nroles: {ps: {}}\nstrategy: {kind: ps}", "strategy.kind", "ps: {count: 1}"),
+    ("command: x\nroles: {ps: {}}", "roles", "ps: {count: 1}"),
+    ("command: x\nroles: {worker: {}, ps: {}}\nstrategy: {compression: dgc}", "strategy.compression", "allreduce"),
     (
         "command: x\nframework: tensorflow\nroles: {worker: {}, ps: {}}\nstrategy: {kind: ps}",
         "strategy.kind",

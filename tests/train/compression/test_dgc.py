@@ -231,6 +231,34 @@ def without_sparsity_as_dense() -> None:
             torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
 
 
+def without_sparsity_by_the_sparse_exchange() -> None:
+    """All elements travel, with their positions. Each is masked then, so momentum counts only without masking."""
+    exchange, keep = dgc.DeepGradientCompression._exchange_sparse, dgc._Tensor.keep
+    made: list[dgc._Layout] = []
+
+    def counted(self: Any, node: Any, layout: dgc._Layout, accumulate: Any) -> None:
+        made.append(layout)
+        exchange(self, node, layout, accumulate)
+
+    def unmasked(self: Any, positions: torch.Tensor, rest: torch.Tensor) -> None:
+        self.residual.scatter_(0, positions, rest)
+
+    dgc._Layout.smaller_than_dense = lambda *_: True  # type: ignore[method-assign]
+    dgc.DeepGradientCompression._exchange_sparse = counted  # type: ignore[method-assign]
+    for masks, options in (
+        (True, {"lr": 0.1}),
+        (True, {"lr": 0.1, "weight_decay": 0.05}),
+        (False, PLAIN),
+        (False, DECAYED),
+    ):
+        dgc._Tensor.keep = keep if masks else unmasked  # type: ignore[method-assign]
+        dense = learned(None, options, 20)
+        model = learned(dgc.DGC(sparsity=0.0, warm_up_steps=0), options, 20)
+        for one, other in zip(model.parameters(), dense.parameters(), strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+    assert [layout.counts for layout in made] == [[40]] * 80, "each step sends the whole weight so"
+
+
 def from_a_dense_checkpoint() -> None:
     """The momentum that dense training has gathered goes on under compression."""
     models = []
@@ -385,6 +413,7 @@ SHORT = [
     with_tensors_that_are_sent_whole,
     with_every_trick,
     without_sparsity_as_dense,
+    without_sparsity_by_the_sparse_exchange,
     from_a_dense_checkpoint,
     with_the_same_bits_in_full_values,
     accumulating,

@@ -210,6 +210,23 @@ def test_a_full_disk_is_said_once_and_leaves_whole_frames(
     assert said.count("MetricFrames cannot be written (") == 1
 
 
+def test_a_value_that_cannot_be_fetched_is_said_once_and_the_training_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(reports, "FLUSH_S", 3600.0)  # the thread leaves the rows to the calls below
+    ours = opened(tmp_path)
+    for step in (1, 2):
+        ours.log(step, {"loss": torch.zeros((), device="meta")})  # it has no values
+        ours.event("checkpoint", step=step)
+    ours.log(3, {"loss": 3.0})
+    ours.flush()
+    ours.log(4, {"loss": torch.zeros((), device="meta")})
+    ours.close()
+    assert [each["event"] for each in events(tmp_path / "events-0.jsonl")] == ["checkpoint"] * 2
+    assert [step for step, _, _ in frames((tmp_path / "metrics-0.bin").read_bytes())] == [3]
+    assert capsys.readouterr().err.count("oarlock.train: reports cannot be written (") == 1
+
+
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from oarlock.train.servers import addresses
 from oarlock.train.servers.process import server
+from oarlock.train.strategies import choices
 
 TOKEN = "the token of the attempt"
 
@@ -48,5 +49,6 @@ def running(count: int = 1) -> Iterator[addresses.Addresses]:
 
 
 def variables(servers: addresses.Addresses) -> dict[str, str]:
-    """Return what Oarlock tells a worker of them."""
-    return {addresses.VARIABLE: ",".join(servers.servers), addresses.TOKEN: servers.token}
+    """Return what Oarlock tells a worker of a job with `strategy: {kind: ps}`."""
+    told = {addresses.VARIABLE: ",".join(servers.servers), addresses.TOKEN: servers.token}
+    return {**told, choices.VARIABLE: '{"kind": "ps"}'}

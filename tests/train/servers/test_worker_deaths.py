@@ -25,6 +25,7 @@ from oarlock.train.servers.model import openings
 from oarlock.train.servers.process import handover
 from oarlock.train.servers.wire import frames, handshake, memory
 from oarlock.train.servers.workers import links, remotes
+from oarlock.train.strategies import choices
 
 EXAMPLES, BATCH = 48, 4
 PLACES = ("before", "between", "pushed", "half", "taken", "settled")
@@ -212,6 +213,17 @@ def test_a_worker_is_killed_that_reads_the_weights_in_the_servers_memory(tmp_pat
 def test_a_worker_is_killed_at_each_place_of_a_step(tmp_path: Path, rank: int) -> None:
     deaths = [(3 + 4 * number, place) for number, place in enumerate(PLACES)]
     check(tmp_path, {rank: deaths}, workers=2, steps=5 + 4 * len(PLACES), save=False)
+
+
+def named_by_the_script() -> dict[str, str]:
+    """Return the variables of a job file without a strategy: its workers have a process group, too."""
+    return {choices.VARIABLE: "", "MASTER_PORT": str(crew.free_port())}
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_worker_is_killed_where_the_script_alone_names_the_strategy(tmp_path: Path, rank: int) -> None:
+    deaths = [(3, "before"), (7, "between"), (11, "taken")]
+    check(tmp_path, {rank: deaths}, workers=2, steps=14, save=False, env=named_by_the_script)
 
 
 def test_two_of_three_are_killed_at_once_and_again(tmp_path: Path) -> None:

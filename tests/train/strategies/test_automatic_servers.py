@@ -142,7 +142,9 @@ def test_servers_are_a_choice_only_where_the_job_has_them() -> None:
     assert choices.choose("auto", "auto", there).kind == "auto"
     assert choices.choose("auto", "bf16", there) == choices.Choice("allreduce", "bf16"), "servers do not compress"
     assert choices.choose("allreduce", None, there).kind == "allreduce"
-    assert not addresses.meets({"OARLOCK_STRATEGY": '{"kind": "auto"}'}), "its ranks have a process group"
+    for open_ in ({}, {"OARLOCK_STRATEGY": '{"compression": "none"}'}, {"OARLOCK_STRATEGY": '{"kind": "auto"}'}):
+        assert not addresses.meets(open_), "its ranks have a process group"
+        assert addresses.meets({**open_, "OARLOCK_INCARNATION": "2"}), "a successor joins others that use the servers"
     assert addresses.meets({"OARLOCK_STRATEGY": '{"kind": "ps"}'})
 
 

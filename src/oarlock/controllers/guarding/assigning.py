@@ -18,7 +18,18 @@ from oarlock.spec.protocol import assignments, tasktokens
 
 _WORKER = roles.RoleName.WORKER
 _HOLD = ("sleep", "2147483647")
-_SERVE = ("sh", "-c", 'exec "$(command -v python || command -v python3)" -m oarlock.train.servers')
+_SERVE = (
+    "sh",
+    "-c",
+    """python=$(command -v python || command -v python3)
+"$python" -c 'import importlib.util as known, sys; sys.exit(known.find_spec("torch") is None)' || {
+    echo "oarlock: tasks of the role ps run Oarlock's parameter server, and ${python:-python} has no torch. \
+Install torch there. A program with servers of its own needs another --framework, such as plain: then its command \
+runs in this role." >&2
+    exit 1
+}
+exec "$python" -m oarlock.train.servers""",
+)
 """The command of a parameter server, under the Python of the user's environment. The user's own command is not run."""
 _LEADERS = (roles.RoleName.LAUNCHER, roles.RoleName.CHIEF, roles.RoleName.WORKER)
 
@@ -116,7 +127,7 @@ def limit(spec: jobfile.JobSpec, role: roles.RoleName, gang: Iterable[attempts.T
 def _command(spec: jobfile.JobSpec, role: roles.RoleName, settings: Settings) -> str | tuple[str, ...]:
     if _holds_slots(spec, role):
         return settings.shell_server or _HOLD
-    return _SERVE if role is roles.RoleName.PS and jobfile.serves(spec) else spec.command
+    return _SERVE if role is roles.RoleName.PS and jobfile.runs_servers(spec) else spec.command
 
 
 def _holds_slots(spec: jobfile.JobSpec, role: roles.RoleName) -> bool:
@@ -172,7 +183,7 @@ def _environment(
         env["OARLOCK_GPU_FRACTION"] = f"{share_milli / 1000 / role.nproc:.4g}"
     if job.spec.strategy != jobfile.Strategy():
         env["OARLOCK_STRATEGY"] = msgspec.json.encode(job.spec.strategy).decode()
-    if jobfile.serves(job.spec):
+    if jobfile.runs_servers(job.spec):
         env["OARLOCK_SERVERS_TOKEN"] = tasktokens.of_attempt(settings.task_secret, job.id, attempt)
     if settings.shell and _holds_slots(job.spec, _WORKER):
         env["OARLOCK_SHELL_TOKEN"] = tasktokens.of_attempt(settings.task_secret, job.id, attempt)

@@ -240,7 +240,7 @@ def _parameter_servers(spec: jobfile.JobSpec) -> None:
     if roles.RoleName.PS not in spec.roles or not {roles.RoleName.WORKER, roles.RoleName.CHIEF} & set(spec.roles):
         raise errors.InvalidInput(
             "parameter servers need tasks of the roles ps and worker",
-            path="strategy.kind",
+            path="strategy.kind" if spec.strategy.kind else "roles",
             hint="Write roles: {worker: {count: 2}, ps: {count: 1}}.",
         )
     if spec.framework is not roles.Framework.TORCH:

@@ -13,6 +13,11 @@ that are hardly larger than their factors, travel densely.
 Where a rank's gradient is not finite, those of all ranks are not. Nothing of them is kept, and what was kept back is
 dropped: a GradScaler passes over such a step, and the later ones must be whole.
 
+Each rank makes P orthonormal by itself, as torch's own hook does, and multiplies the factors by itself. Processors of
+one kind give all ranks the same bits. Those of different kinds may round otherwise, and then the replicas drift apart
+in the last bits, until they begin again from a checkpoint. A third exchange in a row, of the orthonormal P, would not
+end that: the product is still each rank's own.
+
 The factors of all matrices go in two sums, one after the other. Hooks that start sums of their own for each bucket,
 from callbacks, race with each other: on gloo the ranks then sum different buckets.
 """

@@ -4,6 +4,10 @@ The script's thread copies each value on its GPU, and marks the place in the str
 thread of the reports waits for these marks, and for nothing else. Nobody waits for a whole GPU: while a script captures
 a CUDA graph, that would end the capture. For the same reason the thread asks CUDA to keep its calls apart from captures
 of other threads. This module works without torch.
+
+A value that ranks have divided among them (a DTensor) is taken as it lies here, in the script's thread: to complete it
+is an exchange, which belongs to a place that all ranks reach, and never to this thread or to `log`, which a script may
+call on one rank alone.
 """
 
 from __future__ import annotations
@@ -111,9 +115,25 @@ def _held(name: str, value: Any) -> Any:
             return float(value)
         if value.numel() != 1:
             raise errors.ReportError(f"{name} has {value.numel()} elements; log one number, for example {name}.mean()")
-        value = value.detach()
+        value = _here(name, value.detach())
         return float(value) if value.device.type == "cpu" else value.clone()
     except (TypeError, ValueError) as cause:
         raise errors.ReportError(
             f"{name} is a {type(value).__name__}; log a number or a tensor of one element"
         ) from cause
+
+
+def _here(name: str, value: Any) -> Any:
+    """Return the value of a DTensor that this rank has whole, and other tensors as they are.
+
+    Raise ReportError for a part of a value.
+    """
+    placements = getattr(value, "placements", None)
+    if placements is None:
+        return value
+    if all(one.is_replicate() or value.device_mesh.size(place) == 1 for place, one in enumerate(placements)):
+        return value.to_local()
+    raise errors.ReportError(
+        f"{name} is divided among the ranks ({', '.join(map(str, placements))}), and only all of them together can "
+        f"complete it; log {name}.full_tensor(), which all ranks must call, also those that do not log"
+    )

@@ -135,7 +135,10 @@ class Reports:
             self._write_event(event, fields)
 
     def flush(self) -> None:
-        """Write the queued rows. A disk failure is reported once; it loses reports, but does not end the training."""
+        """Write the queued rows. A failure is reported once; it loses reports, but does not end the training."""
+        self._guarded("reports", self._write_rows)
+
+    def _write_rows(self) -> None:
         with self._writing:
             rows = self._fetching.fetched([self._queue.popleft() for _ in range(len(self._queue))])
             if rows:
@@ -154,7 +157,7 @@ class Reports:
         self._thread.join()
         with self._writing:
             self.flush()
-            self._tell_progress(last=True)
+            self._guarded("reports", lambda: self._tell_progress(last=True))
             for sink in self._sinks:
                 self._guarded(type(sink).__name__, sink.close)
             if self._events:
@@ -167,7 +170,7 @@ class Reports:
             self._wake.wait(FLUSH_S)
             self._wake.clear()
             self._guarded("reports", self._fetching.keep_apart)
-            self._guarded("reports", self.flush)
+            self.flush()
 
     def _tell_progress(self, *, last: bool) -> None:
         now, progress = time.monotonic(), self.progress

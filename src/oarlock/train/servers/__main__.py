@@ -31,7 +31,7 @@ def main(arguments: list[str]) -> int:
     if not (host and port.isdigit() and token):
         sys.stderr.write(
             "oarlock.train: OARLOCK_SERVER (HOST:PORT) and OARLOCK_SERVERS_TOKEN are not set. Oarlock sets them for "
-            "the role ps of a job with `strategy: {kind: ps}`.\n"
+            "the role ps of a job whose framework is torch.\n"
         )
         return 2
     if "OMP_NUM_THREADS" not in os.environ:

@@ -32,18 +32,18 @@ class Addresses:
 
 
 def given(environ: Mapping[str, str]) -> Addresses | None:
-    """Return the servers of the job's role `ps`, where it has that strategy."""
+    """Return the servers of the job's role `ps`, where it has that role."""
     servers, token = environ.get(VARIABLE), environ.get(TOKEN)
     return Addresses(tuple(servers.split(",")), token) if servers and token else None
 
 
 def meets(environ: Mapping[str, str]) -> bool:
-    """Return whether the workers meet at the first server. Under strategy `auto` they may do without servers, but the
-    successor of one that died alone: its gang has chosen the servers.
+    """Return whether the workers meet at the first server from the beginning. Unless the job file names the strategy
+    `ps`, they may do without servers, but the successor of one that died alone: its gang uses the servers.
     """
     try:
         chosen = int(environ.get("OARLOCK_INCARNATION") or 1) > 1
-        return chosen or json.loads(environ.get("OARLOCK_STRATEGY") or "{}").get("kind") != "auto"
+        return chosen or json.loads(environ.get("OARLOCK_STRATEGY") or "{}").get("kind") == "ps"
     except (ValueError, AttributeError):
         return True  # the choice of the strategy refuses it, with a message
 

@@ -127,6 +127,7 @@ class ParameterServers(Strategy):
             id(each.weight) for each in model.modules() if getattr(each, "sparse", False) and _is_table(each)
         }
         if self._connect(replicas.trained(model), optimizer):
+            worlds.meet_at_servers()  # if the script alone has named this strategy
             self._take_part()
             if self._world.world_size > 1:
                 self._first_steps = changes.FirstSteps(self.parameters, says=self._world.is_chief)
