@@ -20,13 +20,14 @@ from tests import objectstores
 from tests.backends.kubernetes import conftest
 from tests.backends.kubernetes.testcluster import apiserver, kubelet, rights
 from tests.e2e import shell as shells
+from tests.e2e.kubernetes import clocks
 
 from oarlock.api.jobs import outlook
 from oarlock.backends.kubernetes import noderequests, projecting, tensorboards
 from oarlock.backends.kubernetes.apiserver import client, objects
 from oarlock.backends.kubernetes.pods import boards, labels
 from oarlock.controllers.guarding import launching
-from oarlock.spec import attempts
+from oarlock.spec import attempts, errors
 
 T = TypeVar("T")
 
@@ -255,6 +256,14 @@ class PodShell(shells.Shell):
         while not holds():
             assert time.monotonic() < deadline, f"waited for: {what}"
             time.sleep(0.1)
+
+    def within(self, bound_s: float, what: str) -> contextlib.AbstractContextManager[None]:
+        """Fail where the body takes longer, by a clock that is as slow as the machine."""
+        return clocks.within(self._loop, self._ask, bound_s, what)
+
+    async def _ask(self) -> None:
+        with contextlib.suppress(errors.OarlockError):
+            await self._api.get(f"/api/v1/namespaces/{self.namespace}", objects.Bare)
 
     def evidence(self) -> list[tuple[str, str]]:
         found = super().evidence()

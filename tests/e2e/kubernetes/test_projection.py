@@ -46,7 +46,8 @@ class ObjectShell(faults.FaultShell):
             phase = self.job(name)["phase"]
             return [one.get("status", {}).get("phase") for one in self.objects(name)] == [phase]
 
-        self.until(is_told, f"{name} has one object with its phase")
+        with self.settles():
+            self.until(is_told, f"{name} has one object with its phase")
         (found,) = self.objects(name)
         assert self.job(name)["resource"]["uid"] == found["metadata"]["uid"]
         return found
@@ -111,8 +112,9 @@ def test_the_object_of_a_job_owns_its_pods_and_cancels_it_when_it_goes(shell: Ob
     secrets = [one for one in shell.raw("secrets") if "oarlock.dev/job" in one["metadata"].get("labels", {})]
     assert [one["metadata"]["ownerReferences"] for one in secrets] == [[owner]]
     shell.delete_object(found)
-    shell.wait_phase("train", "CANCELED")
-    shell.until(lambda: not shell.pods(), "its pods are gone")
+    with shell.settles():
+        shell.wait_phase("train", "CANCELED")
+        shell.until(lambda: not shell.pods(), "its pods are gone")
 
 
 @pytest.mark.parametrize("write", WRITES)

@@ -91,7 +91,8 @@ def test_a_leader_wakes_after_the_takeover(shell: TakeoverShell, write: int) -> 
         os.kill(pid, signal.SIGCONT)
     assert shell.epoch(shell.first) == epoch + 1, "it is awake, and does not lead"
     job = shell.job(paused)["id"]
-    shell.until(lambda: not [one for one in shell.pod_names() if one.startswith(job)], "the ended job has no pod")
+    with shell.settles():
+        shell.until(lambda: not [one for one in shell.pod_names() if one.startswith(job)], "the ended job has no pod")
     release.touch()
     shell.is_whole(paused, follows)
     for name in (paused, follows):
