@@ -82,13 +82,17 @@ class PodShell(shells.Shell):
 
     async def _open(self) -> None:
         self._api = client.Client(conftest.access(self.api_server), tries=TRIES)
-        await self._api.create("/api/v1/namespaces", {"metadata": {"name": self.namespace}}, objects.Bare)
-        await rights.grant(self._api, self.namespace)
         self.cluster = kubelet.RunningCluster(self._api, self.namespace, self.home.parent / "cluster")
         await self.cluster.listen()
-        await self.cluster.claim("checkpoints")
+        await self.make_namespace()
         await self.add_nodes()
         self.cluster.open()
+
+    async def make_namespace(self) -> None:
+        """Make the namespace of the jobs, with the server's rights in it, as `kubectl apply -k` does."""
+        await self._api.create("/api/v1/namespaces", {"metadata": {"name": self.namespace}}, objects.Bare)
+        await rights.grant(self._api, self.namespace)
+        await self.cluster.claim("checkpoints")
 
     async def add_nodes(self) -> None:
         await self.cluster.add("n1")

@@ -51,6 +51,8 @@ JOB = [
     "registry.example/any:1",
 ]
 GOING = "its pod is being deleted, and its node has not confirmed yet that its processes have ended"
+TERMINATING = "because it is being terminated"
+NO_NAMESPACE = "cannot create resource"
 FIRST_STAYS = 'test "$OARLOCK_ATTEMPT" != 1 || exec sleep 600'
 CPUS_MILLI = 4000
 ETCD_AWAY_S = 20.0
@@ -133,6 +135,12 @@ class FaultShell(pods.PodShell):
             self.parts.look(list(self.seen.values()))
             await asyncio.sleep(parts.LOOK_S)
 
+    async def loses_namespace(self) -> None:
+        """The namespace goes, with all that is left in it: the rights of the server, and the claim of checkpoints."""
+        await self.cluster.empty_namespace("secrets", "pods", "persistentvolumeclaims", *cluster.RIGHTS)
+        await self.cluster.until(lambda: not self.cluster._watch.items, "the pods are gone")
+        await self.cluster.end_namespace()
+
     def begin(self, name: str, command: str = "sleep 0.2") -> None:
         self.do(*JOB, "--name", name, "--", "sh", "-c", command)
 
@@ -164,6 +172,11 @@ class FaultShell(pods.PodShell):
     def told(self, *arguments: str) -> str:
         """Return the output of the command as one line."""
         return " ".join(self.do(*arguments).stdout.split())
+
+    def why(self, name: str) -> str:
+        """Return the lines of `oarlock why`."""
+        with self.client() as client:
+            return "\n".join(client.why(name).lines)
 
     def nodes(self) -> dict[str, bodies.NodeState]:
         with self.client() as client:
@@ -560,12 +573,45 @@ def test_the_server_is_stopped_in_a_launch_and_goes_on_later(shell: FaultShell) 
     shell.is_whole()
 
 
-def test_a_namespace_that_is_being_deleted_takes_nothing(shell: FaultShell) -> None:
-    """The last test: nothing brings the namespace back."""
-    path = f"/api/v1/namespaces/{shell.namespace}"
-    shell.on_cluster(shell.cluster.api.delete(path))
+def test_a_namespace_is_deleted_under_a_gang_that_runs(shell: FaultShell) -> None:
+    """As by `kubectl delete namespace`. That gang and the next one wait, with the reason, while the namespace goes, and
+    without it. They run once the administrator has made it again.
+    """
+    shell.begin("under", FIRST_STAYS)
+    shell.wait_phase("under", "PROCESSING")
+    shell.on_cluster(shell.cluster.delete_namespace())
+    shell.on_cluster(shell.cluster.empty_namespace("secrets", "pods"))
     shell.begin("late")
-    shell.until(lambda: "being terminated" in shell.do("show", "late").stdout, "the reason is told")
-    shell.do("cancel", "late")
-    shell.wait_phase("late", "CANCELED")
-    shell.is_whole()
+    for name in ("under", "late"):
+        shell.until(lambda name=name: TERMINATING in shell.why(name), f"{name} waits, with the reason")
+    shell.on_cluster(shell.loses_namespace())
+    shell.until(lambda: NO_NAMESPACE in shell.why("under"), "what is missing is told")
+    assert not shell.pods()
+    shell.on_cluster(shell.make_namespace())
+    shell.is_whole("under", "late")
+    assert shell.job("under")["restarts"] == shell.job("late")["restarts"] == 0
+
+
+@pytest.mark.parametrize(("number", "end"), [(2, "/pods"), (2, "/binding")])
+def test_a_namespace_is_deleted_in_the_middle_of_a_launch(shell: FaultShell, number: int, end: str) -> None:
+    """Before this write of the launch. No gang stays bound in part, and the job runs once the namespace is back."""
+    numbers, held, goes_on = itertools.count(1), threading.Event(), asyncio.Event()
+
+    async def before(method: str, path: str) -> None:
+        if method == "POST" and path.endswith(end) and next(numbers) >= number:
+            held.set()
+            await goes_on.wait()
+
+    name = f"torn-{number}-{end[1:]}"
+    shell.proxy.before = before
+    shell.begin(name)
+    assert held.wait(240), "the write is about to be made"
+    shell.on_cluster(shell.cluster.delete_namespace())
+    shell._loop.call_soon_threadsafe(goes_on.set)
+    shell.until(lambda: TERMINATING in shell.why(name), "it waits, with the reason")
+    with shell.settles():
+        shell.until(lambda: not shell.pods(), "what was made of the gang is removed")
+    shell.on_cluster(shell.loses_namespace())
+    shell.on_cluster(shell.make_namespace())
+    shell.is_whole(name)
+    assert shell.job(name)["restarts"] == 0
