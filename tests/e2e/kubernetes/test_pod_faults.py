@@ -278,22 +278,14 @@ def test_etcd_stands_still_for_twenty_seconds(shell: FaultShell) -> None:
 
 
 def test_calls_fail_and_answers_are_lost(shell: FaultShell) -> None:
-    """Each tenth call, another kind of failure each time. Watches are cut, and some are told that they are too old."""
-    chance = random.Random(9)
-
-    def fate(method: str, path: str, watch: bool) -> str:
-        if watch:
-            return chance.choice(["cut", "cut", "410", ""])
-        return chance.choice(["429", "500", "lose", "forget"]) if chance.random() < 0.1 else ""
-
-    shell.proxy.fate = fate
+    """A tenth of the calls is answered by 429 or 500, and another tenth, or its answer, is lost. Watches break, too."""
+    shell.proxy.fate = proxy.unreliable(random.Random(9))
     shell.do("down")
     shell.start_server()
     for number in range(4):
         shell.begin(f"flaky-{number}")
     shell.is_whole(*(f"flaky-{number}" for number in range(4)))
-    assert shell.proxy.met["cut"]
-    assert sum(shell.proxy.met[one] for one in ("429", "500", "lose", "forget"))
+    assert all(shell.proxy.met[one] for one in (*proxy.FAULTS, "cut"))
 
 
 def test_a_quota_that_is_too_small_holds_the_gang_back_whole(shell: FaultShell) -> None:
