@@ -1,7 +1,7 @@
 """Faults of the cluster and of the server while gangs run in pods: a real server process, API server and agents.
 
-Two nodes of 4 CPUs, and gangs of two tasks that ask for 3 CPUs each: one gang fits at a time, so that a device taken
-twice would show as a node with more than it has. After each fault all jobs complete, and nothing is left.
+Two nodes of 4 CPUs and 4 GPUs, and gangs of two tasks that ask for 3 of each: one gang fits at a time, so that a device
+taken twice would show as a node that gives more than it has. After each fault all jobs complete, and nothing is left.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import signal
 import socket
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -30,7 +29,7 @@ from oarlock.backends.kubernetes import amounts
 from oarlock.backends.kubernetes.apiserver import objects
 from oarlock.backends.kubernetes.pods import labels, podstates
 from oarlock.controllers import leadership
-from oarlock.spec import attempts, bodies
+from oarlock.spec import attempts, bodies, holdings
 from oarlock.spec.reconciling import observations
 
 pytestmark = apiserver.needed
@@ -43,6 +42,8 @@ JOB = [
     "2",
     "--cpus",
     "3",
+    "--gpus",
+    "3",
     "--grace",
     "1s",
     "--framework",
@@ -54,7 +55,7 @@ GOING = "its pod is being deleted, and its node has not confirmed yet that its p
 TERMINATING = "because it is being terminated"
 NO_NAMESPACE = "cannot create resource"
 FIRST_STAYS = 'test "$OARLOCK_ATTEMPT" != 1 || exec sleep 600'
-CPUS_MILLI = 4000
+NODE = holdings.Resources(cpus_milli=4000, gpus=4)
 ETCD_AWAY_S = 20.0
 SETTLED_S = 60.0
 """After a fault everything is settled within this time."""
@@ -103,8 +104,11 @@ class FaultShell(pods.PodShell):
         self._counts.touch()
 
     async def add_nodes(self) -> None:
-        await self.cluster.add("n1", cpu="4")
-        await self.cluster.add("n2", cpu="4")
+        for name in ("n1", "n2"):
+            await self.add_node(name)
+
+    async def add_node(self, name: str) -> None:
+        await self.cluster.add(name, cpu=str(NODE.cpus_milli // 1000), gpus=NODE.gpus)
 
     async def _close(self) -> None:
         for one in self._looking:
@@ -116,7 +120,7 @@ class FaultShell(pods.PodShell):
     async def _look(self) -> None:
         """Look all the time for nodes that are taken twice, two lives of one job, and gangs that are bound in part."""
         while True:
-            taken: Counter[str] = Counter()
+            taken: dict[str, holdings.Resources] = {}
             lives: dict[str, set[int]] = {}
             there = self.cluster._watch.items
             for uid, life in list(self.seen.items()):
@@ -128,9 +132,9 @@ class FaultShell(pods.PodShell):
                     self.seen[pod.metadata.uid] = _life(key, pod)
                 if key is None or not pod.spec.node_name or podstates.state_of(pod) is observations.State.GONE:
                     continue
-                taken[pod.spec.node_name] += _cpus_milli(pod)
+                taken[pod.spec.node_name] = taken.get(pod.spec.node_name, holdings.Resources()) + _asked(pod)
                 lives.setdefault(key.job, set()).add(key.attempt)
-            self.doubled |= {f"{node} gives {milli} of its CPUs" for node, milli in taken.items() if milli > CPUS_MILLI}
+            self.doubled |= {text for node, amount in taken.items() for text in _too_much(node, amount)}
             self.doubled |= {f"{job} has the lives {found}" for job, found in lives.items() if len(found) > 1}
             self.parts.look(list(self.seen.values()))
             await asyncio.sleep(parts.LOOK_S)
@@ -212,10 +216,16 @@ def _life(key: attempts.TaskKey, pod: objects.Pod) -> parts.Life:
     return parts.Life(key, bool(pod.spec.node_name), over)
 
 
-def _cpus_milli(pod: objects.Pod) -> int:
-    return sum(
-        amounts.resources(one.resources.requests, "nvidia.com/gpu", up=True).cpus_milli for one in pod.spec.containers
-    )
+def _asked(pod: objects.Pod) -> holdings.Resources:
+    asked = (amounts.resources(one.resources.requests, cluster.GPU, up=True) for one in pod.spec.containers)
+    return sum(asked, holdings.Resources())
+
+
+def _too_much(node: str, amount: holdings.Resources) -> Iterator[str]:
+    if amount.cpus_milli > NODE.cpus_milli:
+        yield f"{node} gives {amount.cpus_milli} thousandths of its {NODE.cpus_milli // 1000} CPUs"
+    if amount.gpus > NODE.gpus:
+        yield f"{node} gives {amount.gpus} of its {NODE.gpus} GPUs"
 
 
 @contextlib.contextmanager
@@ -489,7 +499,8 @@ def test_a_node_is_lost_while_its_task_runs(shell: FaultShell) -> None:
     shell.is_whole()
 
 
-def test_a_foreign_pod_takes_the_place_between_plan_and_binding(shell: FaultShell) -> None:
+@pytest.mark.parametrize("resource", ["cpu", cluster.GPU])
+def test_a_foreign_pod_takes_the_place_between_plan_and_binding(shell: FaultShell, resource: str) -> None:
     """It comes while the pods of the gang are made: none of them is bound, and the gang waits as a whole."""
     held, goes_on = threading.Event(), asyncio.Event()
 
@@ -499,24 +510,27 @@ def test_a_foreign_pod_takes_the_place_between_plan_and_binding(shell: FaultShel
             await goes_on.wait()
 
     shell.proxy.before = before
-    shell.begin("between")
+    name = f"between-{resource.partition('.')[0]}"
+    shell.begin(name)
     assert held.wait(240), "its first pod is about to be made"
-    for name in ("n1", "n2"):
-        shell.on_cluster(shell.cluster.foreign(f"foreign-{name}", name, cpu="2"))
-    taken = lambda: {one.node.taken.cpus_milli for one in shell.nodes().values()}  # noqa: E731
-    shell.until(lambda: taken() == {2000}, "the server knows of the other pods")
+    for node in ("n1", "n2"):
+        shell.on_cluster(shell.cluster.foreign(f"foreign-{node}", node, **{resource: "2"}))
+    nothing = holdings.Resources()
+    shell.until(
+        lambda: all(one.node.taken != nothing for one in shell.nodes().values()), "the server knows of the pods"
+    )
     shell.proxy.before = proxy.at_once
     shell._loop.call_soon_threadsafe(goes_on.set)
     try:
-        shell.until(lambda: shell.waits("between") and not shell.pods(), "the gang has been removed")
-        mine = shell.job("between")["id"]
+        shell.until(lambda: shell.waits(name) and not shell.pods(), "the gang has been removed")
+        mine = shell.job(name)["id"]
         bound = [life for life in shell.seen.values() if life.key.job == mine and life.bound]
         assert not bound, "no part of it was ever bound"
     finally:
-        for name in ("n1", "n2"):
-            path = f"/api/v1/namespaces/default/pods/{shell.namespace}-foreign-{name}"
+        for node in ("n1", "n2"):
+            path = f"/api/v1/namespaces/default/pods/{shell.namespace}-foreign-{node}"
             shell.on_cluster(shell.cluster.api.delete(path, grace_s=0))
-    shell.is_whole("between")
+    shell.is_whole(name)
 
 
 def test_an_image_that_cannot_be_pulled_ends_the_job(shell: FaultShell) -> None:
@@ -537,7 +551,7 @@ def test_a_node_is_deleted(shell: FaultShell) -> None:
     """The gang starts again on the nodes that there are, and spends no restart."""
     shell.begin("moved", FIRST_STAYS)
     shell.wait_phase("moved", "PROCESSING")
-    shell.on_cluster(shell.cluster.add("n3", cpu="4"))
+    shell.on_cluster(shell.add_node("n3"))
     shell.on_cluster(shell.cluster.remove("n1"))
     shell.is_whole("moved")
     assert shell.lives("moved") == (2, 0)
