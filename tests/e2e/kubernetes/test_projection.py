@@ -15,7 +15,7 @@ import pytest
 from tests import needs
 from tests.api.customresources import desks
 from tests.backends.kubernetes import conftest
-from tests.backends.kubernetes.testcluster import apiserver, proxy
+from tests.backends.kubernetes.testcluster import apiserver, cluster, proxy
 from tests.e2e.kubernetes import pods
 from tests.e2e.kubernetes import test_pod_faults as faults
 
@@ -115,6 +115,25 @@ def test_the_object_of_a_job_owns_its_pods_and_cancels_it_when_it_goes(shell: Ob
     with shell.settles():
         shell.wait_phase("train", "CANCELED")
         shell.until(lambda: not shell.pods(), "its pods are gone")
+
+
+def test_a_namespace_that_is_deleted_cancels_its_jobs(shell: ObjectShell) -> None:
+    """Its objects go with it, as by `kubectl delete oarlockjob`, and so do the server's rights. Later jobs run."""
+    shell.begin("swept", "sleep 600")
+    shell.wait_phase("swept", "PROCESSING")
+    found = shell.has_one("swept")
+    shell.on_cluster(shell.cluster.delete_namespace())
+    shell.on_cluster(shell.cluster.empty_namespace(*cluster.RIGHTS))
+    shell.delete_object(found)
+    with shell.settles():
+        shell.wait_for("swept", lambda job: job["intent"] == "cancel")
+    shell.on_cluster(shell.loses_namespace())
+    with shell.settles():
+        shell.wait_phase("swept", "CANCELED")
+    shell.on_cluster(shell.make_namespace())
+    shell.begin("next")
+    shell.is_whole("next")
+    shell.has_one("next")
 
 
 @pytest.mark.parametrize("write", WRITES)
