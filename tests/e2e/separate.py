@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from tests import objectstores
@@ -81,9 +81,17 @@ def whole(bucket: objectstores.Bucket) -> list[int]:
     return sorted(found)
 
 
-def kill_at_each_step(shell: shells.Shell, bucket: objectstores.Bucket, name: str, kill: Callable[[int], None]) -> None:
-    """Run the job; `kill` ends a worker's pod at once. Each attempt goes on where the last whole copy was made."""
-    shell.write("torn.py", program(killed=len(UPLOAD), more=50))
+def kill_at_each_step(
+    shell: shells.Shell,
+    bucket: objectstores.Bucket,
+    name: str,
+    kill: Callable[[int], None],
+    steps: Sequence[Step] = UPLOAD,
+) -> None:
+    """Run the job; `kill` ends a worker's pod at once. Each attempt goes on where the last whole copy was made. A whole
+    copy is there at the last step.
+    """
+    shell.write("torn.py", program(killed=len(steps), more=50))
     env = json.dumps(dict(bucket.env))
     shell.write(
         f"{name}.yaml",
@@ -97,20 +105,20 @@ def kill_at_each_step(shell: shells.Shell, bucket: objectstores.Bucket, name: st
         env: {env}
         """,
     )
-    bucket.gate.hold(*UPLOAD[0][:2], done=UPLOAD[0].done)
+    bucket.gate.hold(*steps[0][:2], done=steps[0].done)
     shell.do("submit", f"{name}.yaml")
-    for number, step in enumerate(UPLOAD, 1):
+    for number, step in enumerate(steps, 1):
         assert bucket.gate.reached.wait(PATIENCE_S), f"{step} was not reached"
         before = whole(bucket)
         kill(step.victim)
         bucket.gate.release()
         shell.wait_for(name, lambda job, number=number: len(job["attempts"]) > number, timeout_s=PATIENCE_S)
         assert whole(bucket)[-1:] >= before[-1:], "a whole copy stays, and none is torn"
-        if number < len(UPLOAD):
-            bucket.gate.hold(*UPLOAD[number][:2], done=UPLOAD[number].done)
+        if number < len(steps):
+            bucket.gate.hold(*steps[number][:2], done=steps[number].done)
     job = shell.wait_phase(name, "COMPLETED", "FAILED", timeout_s=PATIENCE_S)
     logs = shell.do("logs", name).stdout
-    assert len(job["attempts"]) == len(UPLOAD) + 1
+    assert len(job["attempts"]) == len(steps) + 1
     assert len(whole(bucket)) == 2, "no more stay than the job keeps"
     resumed = [int(step) for step in re.findall(r"resumed from \S*step-(\d+)", logs)]
     assert resumed == sorted(resumed), "no attempt went back behind the one before"

@@ -40,6 +40,19 @@ async def test_apply_submits_get_shows_and_delete_cancels(desk: Desk) -> None:
         assert job.reason == "canceled by ann: its OarlockJob was deleted"
 
 
+@apiserver.needed
+async def test_delete_cancels_where_the_server_may_only_look(real_desk: RealDesk) -> None:
+    """In a namespace of users whose administrator has granted nothing yet, or in one that is being deleted."""
+    desk = real_desk
+    bindings = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{desk.ann}/rolebindings"
+    await desk.admin.delete(f"{bindings}/oarlock-objects")
+    async with desk.serving():
+        await desk.apply(desk.ann, "train")
+        await desk.job("train")
+        await desk.delete(desk.ann, "train")
+        await desk.job("train", lambda job: job.intent == "cancel")
+
+
 async def test_the_status_tells_why_a_job_waits_and_how_it_ended(desk: Desk) -> None:
     async with desk.serving():
         await desk.apply(desk.ann, "good")

@@ -136,6 +136,19 @@ async def test_forecasts_know_the_volumes_that_no_new_node_can_mount(rig: rigs.R
     await rig.submit(name="more", roles=wanted)
 
 
+async def test_a_job_that_waits_for_its_next_try_tells_why_the_last_one_failed(rig: rigs.Rig) -> None:
+    job = await fill(rig, "digits", 1)
+    failed = events.LaunchFailed(attempt=1, reason="the namespace is going")
+    gone = events.TaskGone(key=attempts.TaskKey(job.id, 1, "worker", 0, 1))
+    await rig.happen(job.id, failed, gone, events.Released(attempt=1))
+    await rig.store.write(lambda tx: tx.release(job.id, 1))
+    told = (await ask(rig, "digits/why"))["lines"][0]
+    assert told.endswith(
+        " The launch failed: the namespace is going."
+        " Its last start failed because of the platform; the next try follows soon."
+    )
+
+
 async def test_the_smallest_change_is_one_that_was_tried_out(rig: rigs.Rig) -> None:
     await fill(rig, "big", 1)
     await rig.submit(name="digits", roles={"worker": {"count": 2, "gpus": 1}})

@@ -20,13 +20,14 @@ from tests import objectstores
 from tests.backends.kubernetes import conftest
 from tests.backends.kubernetes.testcluster import apiserver, kubelet, rights
 from tests.e2e import shell as shells
+from tests.e2e.kubernetes import clocks
 
 from oarlock.api.jobs import outlook
 from oarlock.backends.kubernetes import noderequests, projecting, tensorboards
 from oarlock.backends.kubernetes.apiserver import client, objects
 from oarlock.backends.kubernetes.pods import boards, labels
 from oarlock.controllers.guarding import launching
-from oarlock.spec import attempts
+from oarlock.spec import attempts, errors
 
 T = TypeVar("T")
 
@@ -81,13 +82,17 @@ class PodShell(shells.Shell):
 
     async def _open(self) -> None:
         self._api = client.Client(conftest.access(self.api_server), tries=TRIES)
-        await self._api.create("/api/v1/namespaces", {"metadata": {"name": self.namespace}}, objects.Bare)
-        await rights.grant(self._api, self.namespace)
         self.cluster = kubelet.RunningCluster(self._api, self.namespace, self.home.parent / "cluster")
         await self.cluster.listen()
-        await self.cluster.claim("checkpoints")
+        await self.make_namespace()
         await self.add_nodes()
         self.cluster.open()
+
+    async def make_namespace(self) -> None:
+        """Make the namespace of the jobs, with the server's rights in it, as `kubectl apply -k` does."""
+        await self._api.create("/api/v1/namespaces", {"metadata": {"name": self.namespace}}, objects.Bare)
+        await rights.grant(self._api, self.namespace)
+        await self.cluster.claim("checkpoints")
 
     async def add_nodes(self) -> None:
         await self.cluster.add("n1")
@@ -255,6 +260,14 @@ class PodShell(shells.Shell):
         while not holds():
             assert time.monotonic() < deadline, f"waited for: {what}"
             time.sleep(0.1)
+
+    def within(self, bound_s: float, what: str) -> contextlib.AbstractContextManager[None]:
+        """Fail where the body takes longer, by a clock that is as slow as the machine."""
+        return clocks.within(self._loop, self._ask, bound_s, what)
+
+    async def _ask(self) -> None:
+        with contextlib.suppress(errors.OarlockError):
+            await self._api.get(f"/api/v1/namespaces/{self.namespace}", objects.Bare)
 
     def evidence(self) -> list[tuple[str, str]]:
         found = super().evidence()

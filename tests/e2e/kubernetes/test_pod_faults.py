@@ -1,7 +1,7 @@
 """Faults of the cluster and of the server while gangs run in pods: a real server process, API server and agents.
 
-Two nodes of 4 CPUs, and gangs of two tasks that ask for 3 CPUs each: one gang fits at a time, so that a device taken
-twice would show as a node with more than it has. After each fault all jobs complete, and nothing is left.
+Two nodes of 4 CPUs and 4 GPUs, and gangs of two tasks that ask for 3 of each: one gang fits at a time, so that a device
+taken twice would show as a node that gives more than it has. After each fault all jobs complete, and nothing is left.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import signal
 import socket
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -30,7 +29,7 @@ from oarlock.backends.kubernetes import amounts
 from oarlock.backends.kubernetes.apiserver import objects
 from oarlock.backends.kubernetes.pods import labels, podstates
 from oarlock.controllers import leadership
-from oarlock.spec import attempts, bodies, errors
+from oarlock.spec import attempts, bodies, holdings
 from oarlock.spec.reconciling import observations
 
 pytestmark = apiserver.needed
@@ -43,6 +42,8 @@ JOB = [
     "2",
     "--cpus",
     "3",
+    "--gpus",
+    "3",
     "--grace",
     "1s",
     "--framework",
@@ -51,9 +52,13 @@ JOB = [
     "registry.example/any:1",
 ]
 GOING = "its pod is being deleted, and its node has not confirmed yet that its processes have ended"
+TERMINATING = "because it is being terminated"
+NO_NAMESPACE = "cannot create resource"
 FIRST_STAYS = 'test "$OARLOCK_ATTEMPT" != 1 || exec sleep 600'
-CPUS_MILLI = 4000
+NODE = holdings.Resources(cpus_milli=4000, gpus=4)
 ETCD_AWAY_S = 20.0
+SETTLED_S = 60.0
+"""After a fault everything is settled within this time."""
 
 
 class FaultShell(pods.PodShell):
@@ -99,8 +104,11 @@ class FaultShell(pods.PodShell):
         self._counts.touch()
 
     async def add_nodes(self) -> None:
-        await self.cluster.add("n1", cpu="4")
-        await self.cluster.add("n2", cpu="4")
+        for name in ("n1", "n2"):
+            await self.add_node(name)
+
+    async def add_node(self, name: str) -> None:
+        await self.cluster.add(name, cpu=str(NODE.cpus_milli // 1000), gpus=NODE.gpus)
 
     async def _close(self) -> None:
         for one in self._looking:
@@ -112,7 +120,7 @@ class FaultShell(pods.PodShell):
     async def _look(self) -> None:
         """Look all the time for nodes that are taken twice, two lives of one job, and gangs that are bound in part."""
         while True:
-            taken: Counter[str] = Counter()
+            taken: dict[str, holdings.Resources] = {}
             lives: dict[str, set[int]] = {}
             there = self.cluster._watch.items
             for uid, life in list(self.seen.items()):
@@ -124,34 +132,41 @@ class FaultShell(pods.PodShell):
                     self.seen[pod.metadata.uid] = _life(key, pod)
                 if key is None or not pod.spec.node_name or podstates.state_of(pod) is observations.State.GONE:
                     continue
-                taken[pod.spec.node_name] += _cpus_milli(pod)
+                taken[pod.spec.node_name] = taken.get(pod.spec.node_name, holdings.Resources()) + _asked(pod)
                 lives.setdefault(key.job, set()).add(key.attempt)
-            self.doubled |= {f"{node} gives {milli} of its CPUs" for node, milli in taken.items() if milli > CPUS_MILLI}
+            self.doubled |= {text for node, amount in taken.items() for text in _too_much(node, amount)}
             self.doubled |= {f"{job} has the lives {found}" for job, found in lives.items() if len(found) > 1}
             self.parts.look(list(self.seen.values()))
             await asyncio.sleep(parts.LOOK_S)
 
-    async def _ask(self) -> None:
-        with contextlib.suppress(errors.OarlockError):
-            await self._api.get(f"/api/v1/namespaces/{self.namespace}", objects.Bare)
+    async def loses_namespace(self) -> None:
+        """The namespace goes, with all that is left in it: the rights of the server, and the claim of checkpoints."""
+        await self.cluster.empty_namespace("secrets", "pods", "persistentvolumeclaims", *cluster.RIGHTS)
+        await self.cluster.until(lambda: not self.cluster._watch.items, "the pods are gone")
+        await self.cluster.end_namespace()
 
     def begin(self, name: str, command: str = "sleep 0.2") -> None:
         self.do(*JOB, "--name", name, "--", "sh", "-c", command)
 
     def is_whole(self, *names: str) -> None:
-        """All jobs complete, nothing of them is left, nothing was ever taken twice, and no gang was bound in part for
-        longer than 30 s, as `parts` counts them.
+        """The fault is over. Within 60 s all jobs complete, and nothing of them is left. Nothing was ever taken twice,
+        and no gang was bound in part for longer than 30 s. A slow machine has more seconds (`clocks`).
         """
-        for name in names:
-            job = self.wait_phase(name, "COMPLETED", "FAILED")
-            assert job["phase"] == "COMPLETED", job
-        self.until(lambda: not self.pods() and not self.secrets(), "pods and Secrets are gone")
+        with self.settles():
+            for name in names:
+                job = self.wait_phase(name, "COMPLETED", "FAILED")
+                assert job["phase"] == "COMPLETED", job
+            self.until(lambda: not self.pods() and not self.secrets(), "pods and Secrets are gone")
         assert not self.doubled
         assert not names or any(life.bound for life in self.seen.values()), "bindings were seen"
         assert not self.parts.late(), "gangs were bound in part for too long"
         self.seen.clear()
         assert self._looking
         assert not any(one.done() for one in self._looking), "it has looked until now"
+
+    def settles(self) -> contextlib.AbstractContextManager[None]:
+        """A fault is over, or one that stays has come. Fail where the body, which waits for its end, takes too long."""
+        return self.within(SETTLED_S, "settling after the fault")
 
     def lives(self, name: str) -> tuple[int, int]:
         """Return the numbers of the job's attempts, and of the restarts that it has spent."""
@@ -161,6 +176,11 @@ class FaultShell(pods.PodShell):
     def told(self, *arguments: str) -> str:
         """Return the output of the command as one line."""
         return " ".join(self.do(*arguments).stdout.split())
+
+    def why(self, name: str) -> str:
+        """Return the lines of `oarlock why`."""
+        with self.client() as client:
+            return "\n".join(client.why(name).lines)
 
     def nodes(self) -> dict[str, bodies.NodeState]:
         with self.client() as client:
@@ -196,10 +216,16 @@ def _life(key: attempts.TaskKey, pod: objects.Pod) -> parts.Life:
     return parts.Life(key, bool(pod.spec.node_name), over)
 
 
-def _cpus_milli(pod: objects.Pod) -> int:
-    return sum(
-        amounts.resources(one.resources.requests, "nvidia.com/gpu", up=True).cpus_milli for one in pod.spec.containers
-    )
+def _asked(pod: objects.Pod) -> holdings.Resources:
+    asked = (amounts.resources(one.resources.requests, cluster.GPU, up=True) for one in pod.spec.containers)
+    return sum(asked, holdings.Resources())
+
+
+def _too_much(node: str, amount: holdings.Resources) -> Iterator[str]:
+    if amount.cpus_milli > NODE.cpus_milli:
+        yield f"{node} gives {amount.cpus_milli} thousandths of its {NODE.cpus_milli // 1000} CPUs"
+    if amount.gpus > NODE.gpus:
+        yield f"{node} gives {amount.gpus} of its {NODE.gpus} GPUs"
 
 
 @contextlib.contextmanager
@@ -262,22 +288,14 @@ def test_etcd_stands_still_for_twenty_seconds(shell: FaultShell) -> None:
 
 
 def test_calls_fail_and_answers_are_lost(shell: FaultShell) -> None:
-    """Each tenth call, another kind of failure each time. Watches are cut, and some are told that they are too old."""
-    chance = random.Random(9)
-
-    def fate(method: str, path: str, watch: bool) -> str:
-        if watch:
-            return chance.choice(["cut", "cut", "410", ""])
-        return chance.choice(["429", "500", "lose", "forget"]) if chance.random() < 0.1 else ""
-
-    shell.proxy.fate = fate
+    """A tenth of the calls is answered by 429 or 500, and another tenth, or its answer, is lost. Watches break, too."""
+    shell.proxy.fate = proxy.unreliable(random.Random(9))
     shell.do("down")
     shell.start_server()
     for number in range(4):
         shell.begin(f"flaky-{number}")
     shell.is_whole(*(f"flaky-{number}" for number in range(4)))
-    assert shell.proxy.met["cut"]
-    assert sum(shell.proxy.met[one] for one in ("429", "500", "lose", "forget"))
+    assert all(shell.proxy.met[one] for one in (*proxy.FAULTS, "cut"))
 
 
 def test_a_quota_that_is_too_small_holds_the_gang_back_whole(shell: FaultShell) -> None:
@@ -453,9 +471,9 @@ def test_a_pod_that_does_not_end_keeps_its_place(shell: FaultShell) -> None:
         assert shell.waits("next")
     finally:
         shell.cluster.hang(stays, False)
+    shell.is_whole("next")
     job = shell.wait_phase("stuck", "CANCELED")
     assert not any(task["obstacle"] for task in job["attempts"][-1]["tasks"])
-    shell.is_whole("next")
 
 
 def test_a_node_is_lost_while_its_task_runs(shell: FaultShell) -> None:
@@ -473,14 +491,16 @@ def test_a_node_is_lost_while_its_task_runs(shell: FaultShell) -> None:
         assert shell.lives("lonely") == (1, 0)
     finally:
         shell.on_cluster(shell.cluster.find(lost))
-    shell.until(lambda: words not in shell.told("why", "lonely"), "the trouble is over")
+    with shell.settles():
+        shell.until(lambda: words not in shell.told("why", "lonely"), "the trouble is over")
     assert "node lost" not in shell.told("show", "lonely")
     shell.do("cancel", "lonely")
     shell.wait_phase("lonely", "CANCELED")
     shell.is_whole()
 
 
-def test_a_foreign_pod_takes_the_place_between_plan_and_binding(shell: FaultShell) -> None:
+@pytest.mark.parametrize("resource", ["cpu", cluster.GPU])
+def test_a_foreign_pod_takes_the_place_between_plan_and_binding(shell: FaultShell, resource: str) -> None:
     """It comes while the pods of the gang are made: none of them is bound, and the gang waits as a whole."""
     held, goes_on = threading.Event(), asyncio.Event()
 
@@ -490,24 +510,27 @@ def test_a_foreign_pod_takes_the_place_between_plan_and_binding(shell: FaultShel
             await goes_on.wait()
 
     shell.proxy.before = before
-    shell.begin("between")
+    name = f"between-{resource.partition('.')[0]}"
+    shell.begin(name)
     assert held.wait(240), "its first pod is about to be made"
-    for name in ("n1", "n2"):
-        shell.on_cluster(shell.cluster.foreign(f"foreign-{name}", name, cpu="2"))
-    taken = lambda: {one.node.taken.cpus_milli for one in shell.nodes().values()}  # noqa: E731
-    shell.until(lambda: taken() == {2000}, "the server knows of the other pods")
+    for node in ("n1", "n2"):
+        shell.on_cluster(shell.cluster.foreign(f"foreign-{node}", node, **{resource: "2"}))
+    nothing = holdings.Resources()
+    shell.until(
+        lambda: all(one.node.taken != nothing for one in shell.nodes().values()), "the server knows of the pods"
+    )
     shell.proxy.before = proxy.at_once
     shell._loop.call_soon_threadsafe(goes_on.set)
     try:
-        shell.until(lambda: shell.waits("between") and not shell.pods(), "the gang has been removed")
-        mine = shell.job("between")["id"]
+        shell.until(lambda: shell.waits(name) and not shell.pods(), "the gang has been removed")
+        mine = shell.job(name)["id"]
         bound = [life for life in shell.seen.values() if life.key.job == mine and life.bound]
         assert not bound, "no part of it was ever bound"
     finally:
-        for name in ("n1", "n2"):
-            path = f"/api/v1/namespaces/default/pods/{shell.namespace}-foreign-{name}"
+        for node in ("n1", "n2"):
+            path = f"/api/v1/namespaces/default/pods/{shell.namespace}-foreign-{node}"
             shell.on_cluster(shell.cluster.api.delete(path, grace_s=0))
-    shell.is_whole("between")
+    shell.is_whole(name)
 
 
 def test_an_image_that_cannot_be_pulled_ends_the_job(shell: FaultShell) -> None:
@@ -516,7 +539,8 @@ def test_an_image_that_cannot_be_pulled_ends_the_job(shell: FaultShell) -> None:
     shell.do(*JOB, "--name", "unpulled", "--max-restarts", "0", "--start-timeout", "20s", "--", "sleep", "600")
     words = f"worker-1: image {cluster.IMAGE} cannot be pulled: manifest unknown"
     shell.until(lambda: f"{words}. It has been so for" in " ".join(shell.do("why", "unpulled").stdout.split()), words)
-    job = shell.wait_phase("unpulled", "FAILED")
+    with shell.settles():
+        job = shell.wait_phase("unpulled", "FAILED")
     verdict = job["attempts"][-1]["verdict"]
     assert verdict["cause"] == "start_timeout"
     assert f"image {cluster.IMAGE} cannot be pulled: manifest unknown" in verdict["message"]
@@ -527,7 +551,7 @@ def test_a_node_is_deleted(shell: FaultShell) -> None:
     """The gang starts again on the nodes that there are, and spends no restart."""
     shell.begin("moved", FIRST_STAYS)
     shell.wait_phase("moved", "PROCESSING")
-    shell.on_cluster(shell.cluster.add("n3", cpu="4"))
+    shell.on_cluster(shell.add_node("n3"))
     shell.on_cluster(shell.cluster.remove("n1"))
     shell.is_whole("moved")
     assert shell.lives("moved") == (2, 0)
@@ -548,18 +572,52 @@ def test_the_server_is_stopped_in_a_launch_and_goes_on_later(shell: FaultShell) 
     canceling.request("PUT", "/api/v1/jobs/paused/intent", '{"intent": "cancel"}', token)  # it waits for the server
     time.sleep(leadership.TTL_S + 1)
     os.kill(pid, signal.SIGCONT)
-    with contextlib.closing(canceling):
-        assert canceling.getresponse().status == 200
-    shell.wait_phase("paused", "CANCELED")
+    with shell.settles():
+        with contextlib.closing(canceling):
+            assert canceling.getresponse().status == 200
+        shell.wait_phase("paused", "CANCELED")
     shell.is_whole()
 
 
-def test_a_namespace_that_is_being_deleted_takes_nothing(shell: FaultShell) -> None:
-    """The last test: nothing brings the namespace back."""
-    path = f"/api/v1/namespaces/{shell.namespace}"
-    shell.on_cluster(shell.cluster.api.delete(path))
+def test_a_namespace_is_deleted_under_a_gang_that_runs(shell: FaultShell) -> None:
+    """As by `kubectl delete namespace`. That gang and the next one wait, with the reason, while the namespace goes, and
+    without it. They run once the administrator has made it again.
+    """
+    shell.begin("under", FIRST_STAYS)
+    shell.wait_phase("under", "PROCESSING")
+    shell.on_cluster(shell.cluster.delete_namespace())
+    shell.on_cluster(shell.cluster.empty_namespace("secrets", "pods"))
     shell.begin("late")
-    shell.until(lambda: "being terminated" in shell.do("show", "late").stdout, "the reason is told")
-    shell.do("cancel", "late")
-    shell.wait_phase("late", "CANCELED")
-    shell.is_whole()
+    for name in ("under", "late"):
+        shell.until(lambda name=name: TERMINATING in shell.why(name), f"{name} waits, with the reason")
+    shell.on_cluster(shell.loses_namespace())
+    shell.until(lambda: NO_NAMESPACE in shell.why("under"), "what is missing is told")
+    assert not shell.pods()
+    shell.on_cluster(shell.make_namespace())
+    shell.is_whole("under", "late")
+    assert shell.job("under")["restarts"] == shell.job("late")["restarts"] == 0
+
+
+@pytest.mark.parametrize(("number", "end"), [(2, "/pods"), (2, "/binding")])
+def test_a_namespace_is_deleted_in_the_middle_of_a_launch(shell: FaultShell, number: int, end: str) -> None:
+    """Before this write of the launch. No gang stays bound in part, and the job runs once the namespace is back."""
+    numbers, held, goes_on = itertools.count(1), threading.Event(), asyncio.Event()
+
+    async def before(method: str, path: str) -> None:
+        if method == "POST" and path.endswith(end) and next(numbers) >= number:
+            held.set()
+            await goes_on.wait()
+
+    name = f"torn-{number}-{end[1:]}"
+    shell.proxy.before = before
+    shell.begin(name)
+    assert held.wait(240), "the write is about to be made"
+    shell.on_cluster(shell.cluster.delete_namespace())
+    shell._loop.call_soon_threadsafe(goes_on.set)
+    shell.until(lambda: TERMINATING in shell.why(name), "it waits, with the reason")
+    with shell.settles():
+        shell.until(lambda: not shell.pods(), "what was made of the gang is removed")
+    shell.on_cluster(shell.loses_namespace())
+    shell.on_cluster(shell.make_namespace())
+    shell.is_whole(name)
+    assert shell.job(name)["restarts"] == 0

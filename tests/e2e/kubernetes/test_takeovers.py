@@ -83,15 +83,17 @@ def test_a_leader_wakes_after_the_takeover(shell: TakeoverShell, write: int) -> 
     try:
         shell.begin(paused)
         shell.until(lambda: stands_still(pid), "the leader stands still")
+        with shell.within(test_replicas.TAKEOVER_S, "the takeover"):
+            shell.until(lambda: shell.epoch(shell.second) == epoch + 1, "the other server leads")
         assert shell.wait_phase(paused, "COMPLETED", "FAILED")["phase"] == "COMPLETED"
-        assert shell.epoch(shell.second) == epoch + 1
         shell.begin(follows, f"while [ ! -e {release} ]; do sleep 0.1; done")
         shell.wait_phase(follows, "PROCESSING")
     finally:
         os.kill(pid, signal.SIGCONT)
     assert shell.epoch(shell.first) == epoch + 1, "it is awake, and does not lead"
     job = shell.job(paused)["id"]
-    shell.until(lambda: not [one for one in shell.pod_names() if one.startswith(job)], "the ended job has no pod")
+    with shell.settles():
+        shell.until(lambda: not [one for one in shell.pod_names() if one.startswith(job)], "the ended job has no pod")
     release.touch()
     shell.is_whole(paused, follows)
     for name in (paused, follows):

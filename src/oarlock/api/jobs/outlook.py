@@ -147,15 +147,16 @@ def explain(job: nouns.Job, forecast: plans.Forecast | None, now: float, asked: 
 
 def _waiting(job: nouns.Job, forecast: plans.Forecast, where: str, now: float) -> tuple[str, ...]:
     refusal = forecast.refusal
+    failure = _sentence(job.reason) if job.platform_failures else ""
     if refusal is None:
-        return where, forecast.message, "It starts with the next plan."
+        return where, f"{failure} {forecast.message}".lstrip(), "It starts with the next plan."
     nodes = requesting.told(job.node_request, now) if job.node_request is not None else ""
     told = [nodes, reasons.held_by(refusal, now), forecast.makes_way, refusal.change]
     rank = wording.ordinal(forecast.position)
     place = f"It is {rank} of {forecast.waiting:,} waiting jobs." if forecast.position else ""
     place = "No other job waits." if forecast.waiting == 1 else place
     return (
-        f"{job.name} has waited {_about(now - job.phase_at)}. {refusal.message}",
+        " ".join(filter(None, [f"{job.name} has waited {_about(now - job.phase_at)}.", failure, refusal.message])),
         " ".join(filter(None, told)) or "No single change that was tried would start it now.",
         " ".join(filter(None, [forecast.expected, place])) or "It can never start as it is.",
     )

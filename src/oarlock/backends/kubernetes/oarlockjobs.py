@@ -72,11 +72,14 @@ class OarlockJobs:
         return await self._projection.definition()
 
     async def uid(self, found: resources.Resource) -> str | None:
-        path = f"{resources.API}/namespaces/{found.namespace}/oarlockjobs/{found.name}"
+        path = f"{resources.API}/namespaces/{found.namespace}/oarlockjobs"
         try:
-            return (await self._api.get(path, objects.Bare)).metadata.uid
+            return (await self._api.get(f"{path}/{found.name}", objects.Bare)).metadata.uid
         except errors.NotFound:
             return None
+        except errors.Forbidden:  # in a namespace of users, or one that is being deleted: there it may only list
+            named = await self._api.list(path, objects.Bare, {"fieldSelector": f"metadata.name={found.name}"})
+            return next((one.metadata.uid for one in named), None)
 
     def follows(self, namespace: str) -> bool:
         return namespace in self._site.namespaces or namespace == self._site.namespace

@@ -23,6 +23,7 @@ from oarlock.spec import errors
 GPU = "nvidia.com/gpu"
 IMAGE = "registry.example/train:1"
 SERVER_IMAGE = "registry.example/oarlock:1"
+RIGHTS = ("rolebindings", "roles")
 
 
 class Play(msgspec.Struct, frozen=True, kw_only=True):
@@ -179,6 +180,30 @@ class Cluster:
             await self.api.delete(f"{self.path('pods')}/too-large", grace_s=0)
             await asyncio.sleep(0.1)
         raise AssertionError(f"the API server does not obey the quota {name}")
+
+    # The namespace. No controller of namespaces runs: a test plays it.
+
+    async def delete_namespace(self) -> None:
+        """Begin to delete the namespace, as `kubectl delete namespace` does: nothing new is made in it any more."""
+        await self.api.delete(f"/api/v1/namespaces/{self.namespace}")
+
+    async def empty_namespace(self, *plurals: str) -> None:
+        """Delete all objects of these kinds. Pods have their grace, and go once their kubelet has confirmed the end."""
+        for plural in plurals:
+            group = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{self.namespace}"
+            path = f"{group}/{plural}" if plural in RIGHTS else self.path(plural)
+            await self.api.delete_all(path, {})
+            if plural == "persistentvolumeclaims":  # no controller of claims lets them go
+                for claim in await self.api.list(path, objects.Bare):
+                    free = {"metadata": {"finalizers": None}}
+                    await self.api.patch(f"{path}/{claim.metadata.name}", free, objects.Bare)
+
+    async def end_namespace(self) -> None:
+        """Take the finalizer off, so that the namespace goes: once the controller has found nothing in it."""
+        path = f"/api/v1/namespaces/{self.namespace}"
+        body = {**await self.api.get(path, dict[str, object]), "spec": {"finalizers": []}}
+        await self.api.call("PUT", f"{path}/finalize", objects.Bare, body=body)
+        await self.api.delete(path)
 
     # Volumes
 

@@ -13,6 +13,7 @@ and whether it is a watch:
 from __future__ import annotations
 
 import json
+import random
 from collections import Counter
 from collections.abc import Awaitable, Callable
 
@@ -23,11 +24,31 @@ from oarlock.backends.kubernetes.apiserver import transports
 
 Fate = Callable[[str, str, bool], str]
 Moment = Callable[[str, str], Awaitable[None]]
+FAULTS = ("429", "500", "lose", "forget")
+CALLS = 20
+"""Each of these faults meets one call in so many."""
 _OLD = {"type": "ERROR", "object": {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}}
 
 
 def none(method: str, path: str, watch: bool) -> str:
     return ""
+
+
+def unreliable(chance: random.Random) -> Fate:
+    """Return a fate by which two of each 20 calls are answered by 429 and 500, one does not arrive, and one gets no
+    answer. Watches are cut, and some are told that they are too old.
+    """
+    dealt: list[str] = []
+
+    def fate(method: str, path: str, watch: bool) -> str:
+        if watch:
+            return chance.choice(["cut", "cut", "410", ""])
+        if not dealt:
+            dealt.extend([*FAULTS, *[""] * (CALLS - len(FAULTS))])
+            chance.shuffle(dealt)
+        return dealt.pop()
+
+    return fate
 
 
 async def at_once(method: str, path: str) -> None:
