@@ -181,7 +181,8 @@ class Pages:
         async def make(address: openpages.Address, secret: str, seq: int) -> fragments.Update | None:
             if address in self._making:
                 return None  # it takes longer than news come
-            return await self._make(news.members[secret], secret, address, seq)
+            # Where the news are told without it, its page asks for it.
+            return await asyncio.shield(self._make(news.members[secret], secret, address, seq))
 
         concerned = {secret: self._concerned(secret, topics) for secret, topics in news.topics.items()}
         await telling.tell(news, concerned, make)
@@ -192,15 +193,17 @@ class Pages:
 
     async def _changed(self, members: feeds.Members) -> dict[str, feeds.Present]:
         """Return for each session its open pages that have changed without an event."""
-        found: dict[str, feeds.Present] = {}
-        made: dict[openpages.Address, fragments.Update | None] = {}
-        for secret, told in members.items():
+        due: dict[openpages.Address, list[tuple[str, str, openpages.Open, float]]] = {}
+        for secret in members:
             for name, page in self._open.due(secret).items():
-                if page.address not in made:
-                    busy = page.address in self._making
-                    made[page.address] = None if busy else await self._make(told, secret, page.address, None)
-                update = made[page.address]
-                if update is not None and page.mark != update.mark:
+                due.setdefault(page.address, []).append((secret, name, page, page.looked_at))
+        found: dict[str, feeds.Present] = {}
+        for address, pages in due.items():
+            secret = pages[0][0]
+            if address in self._making or (update := await self._make(members[secret], secret, address, None)) is None:
+                continue
+            for secret, name, page, looked_at in pages:
+                if page.mark != update.mark and page.looked_at == looked_at:  # else an event's content is newer
                     await telling.add(found.setdefault(secret, feeds.Present()), {name: page}, update)
         return found
 

@@ -100,7 +100,7 @@ def test_a_simulation_on_the_server_is_followed_to_its_figures(
 
 def figures(table: str) -> list[list[str]]:
     """The words of each line. The measured times, which differ, also set the widths of the columns."""
-    return [line.split() for line in table.splitlines() if "time of one" not in line]
+    return [line.split() for line in table.splitlines() if "time of one" not in line and "CPU time" not in line]
 
 
 def test_a_failed_simulation_names_its_reason_and_its_log(capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,7 +20,7 @@ from oarlock.train.strategies import automatic, dataparallel
 COLUMNS, ROWS = 60, 8
 
 
-def dies_while_measuring(self: automatic.Automatic, kind: str) -> float | None:
+def dies_while_measuring(self: automatic.Automatic, kind: str, horizon: int) -> float | None:
     os.kill(os.getpid(), signal.SIGKILL)
     return None
 

@@ -769,3 +769,19 @@ async def test_the_form_to_run_a_job_again_is_not_shared(rig: browsers.WebRig) -
         pages = await asyncio.gather(*(browser.get(f"/jobs/{job.id}", headers=told) for _ in range(2)))
         keys = [re.findall(r'name="key" value="([^"]+)"', one.text) for one in pages]
     assert len({key for (key,) in keys}) == 2, "two tabs make two jobs"
+
+
+@pytest.mark.parametrize("overtaken", [False, True], ids=["in order", "overtaken"])
+async def test_looks_that_overlap_hide_no_event_and_do_not_go_back(overtaken: bool) -> None:
+    async def nothing(*_: object) -> Any:
+        return {}
+
+    feed = feeds._Feed("user user ann", 10, nothing, nothing, admissions.Admissions())
+    await feed.close()
+    own = events.Record(seq=11, kind="edited", job="j-1", at=1.0, version=2)
+    looks = [bodies.RecordPage((own,), 11), bodies.RecordPage((own,), 12)]  # both after 10; the last event is another's
+    for page in reversed(looks) if overtaken else looks:
+        feed._note(10, page)
+    assert feed.seq == 12
+    assert feed._topics(11, 12) >= topics.SHARED, "lists that show jobs of others have changed"
+    assert "job:j-1" in feed._topics(10, 12)

@@ -6,7 +6,8 @@ session. A session that has ended, or has another right by now, hears nothing mo
 names the events that it covers, from `after` to `seq`; a page that finds a gap between two messages fetches itself.
 
 A session is told as soon as its own pages are made, of all events up to that moment: the reader looks at the log again
-before each page. So each member has its own place in the log.
+before each page. So each member has its own place in the log, and one that ends meanwhile may still hear of the events
+of a moment (`telling.PATIENCE_S`).
 
 Beside this, the open pages that change without events are looked at (`openpages`). A message without an event has the
 marks of those that have changed.
@@ -188,6 +189,7 @@ class _Feed:
         self._changed = changed
         self._known = known
         self._checked: Members = {}
+        self._looking = asyncio.Lock()
         self._looks: list[tuple[int, frozenset[str]]] = []  # the last event of each look, and the topics that it found
         self._tasks = (asyncio.create_task(self._read()), asyncio.create_task(self._look()))
 
@@ -213,10 +215,10 @@ class _Feed:
     async def _follow(self) -> None:
         wait_s = WAIT_S
         while self.members:
-            asked = time.monotonic()
+            asked, after = time.monotonic(), self.seq
             speaker = next(iter(self.members.values()))
             try:
-                page = await speaker.client.news(after=self.seq, wait_s=wait_s)
+                page = await speaker.client.news(after=after, wait_s=wait_s)
             except errors.Unauthenticated:
                 self._end(speaker, session=True)
                 continue
@@ -224,7 +226,7 @@ class _Feed:
             checked = await self._check()
             if speaker.secret not in checked:
                 continue  # its news may lack lines that the others may see
-            self._note(page)
+            self._note(after, page)
             if any(member.seq != self.seq for member in self.members.values()):
                 await self._tell(checked)
                 await asyncio.sleep(asked + PAUSE_S - time.monotonic())
@@ -266,9 +268,10 @@ class _Feed:
     async def _ask(self, member: _Member) -> bodies.Server:
         return await self._known.find(member.secret, None, member.client.server)
 
-    def _note(self, page: bodies.RecordPage) -> None:
-        if page.next != self.seq:
-            others = page.next - self.seq > len(page.items)
+    def _note(self, after: int, page: bodies.RecordPage) -> None:
+        """Take note of what a look has found after `after`. One that another look has overtaken brings nothing new."""
+        if page.next > self.seq:
+            others = page.next - after > len(page.items)
             self._looks.append((page.next, topics.of(page.items) | (topics.SHARED if others else frozenset())))
             self.seq = page.next
 
@@ -276,8 +279,13 @@ class _Feed:
         return frozenset().union(*(found for seq, found in self._looks if after < seq <= until))
 
     async def _look_again(self) -> int:
-        with contextlib.suppress(errors.OarlockError, StopIteration):
-            self._note(await next(iter(self.members.values())).client.news(after=self.seq, wait_s=0.0))
+        async with self._looking:
+            after, speaker = self.seq, next(iter(self.members.values()), None)
+            with contextlib.suppress(errors.OarlockError):
+                if speaker is not None:
+                    page = await speaker.client.news(after=after, wait_s=0.0)
+                    if page.next != after and readers.of_log(await self._ask(speaker)) == self.name:
+                        self._note(after, page)
         return self.seq
 
     async def _tell(self, checked: Members) -> None:

@@ -54,6 +54,8 @@ async def tell(news: feeds.Round, concerned: Mapping[str, Concerned], make: Make
 
     async def made(address: openpages.Address, secrets: list[str]) -> None:
         seq = await news.look()
+        if not waiting.keys() & {*secrets}:
+            return  # they were told without it
         update = await make(address, secrets[0], seq)
         for session in [waiting[secret] for secret in secrets if secret in waiting]:
             session.seq = seq if session.seq is None else session.seq
@@ -65,14 +67,18 @@ async def tell(news: feeds.Round, concerned: Mapping[str, Concerned], make: Make
 
     until = time.monotonic() + PATIENCE_S
     making: list[asyncio.Task[None]] = []
-    for address, secrets in _by_address(waiting.values()).items():
-        if (left_s := until - time.monotonic()) > 0:
-            making.append(asyncio.create_task(made(address, secrets)))
-            await asyncio.wait(making[-1:], timeout=min(STEP_S, left_s))
-    if making:
-        done, _ = await asyncio.wait(making, timeout=max(0.0, until - time.monotonic()))
-        for task in done:
-            task.result()
+    try:
+        for address, secrets in _by_address(waiting.values()).items():
+            if (left_s := until - time.monotonic()) > 0:
+                making.append(asyncio.create_task(made(address, secrets)))
+                await asyncio.wait(making[-1:], timeout=min(STEP_S, left_s))
+        if making:
+            done, _ = await asyncio.wait(making, timeout=max(0.0, until - time.monotonic()))
+            for task in done:
+                task.result()
+    finally:
+        for task in making:
+            task.cancel()
     for secret, session in [*waiting.items()]:
         del waiting[secret]
         news.tell(secret, session.present, news.seq)
