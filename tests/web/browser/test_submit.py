@@ -115,6 +115,7 @@ async def test_a_field_is_written_alone_into_a_text_that_no_check_has_answered_y
 
 async def test_a_draft_stays_at_its_own_address(shell: shells.Shell, browser: conftest.Watched) -> None:
     shell.do("submit", str(shell.write("job.yaml", "command: python -c pass\nname: earlier\n")))
+    shell.wait_phase("earlier", "COMPLETED")  # the name of an active job is left out
     page = await typed_before(browser)
     await page.goto(browser.url + "/submit?from=earlier")
     text = page.locator("#text")
