@@ -98,7 +98,9 @@ REFUSED = [
     ("command: x\nstrategy: {kind: ps}", "strategy.kind", "ps: {count: 1}"),
     ("command: x\nroles: {ps: {}}\nstrategy: {kind: ps}", "strategy.kind", "ps: {count: 1}"),
     ("command: x\nroles: {ps: {}}", "roles", "ps: {count: 1}"),
-    ("command: x\nroles: {worker: {}, ps: {}}\nstrategy: {compression: dgc}", "strategy.compression", "allreduce"),
+    ("command: x\nroles: {ps: {}}\nstrategy: {kind: allreduce}", "roles", "ps: {count: 1}"),
+    ("command: x\nroles: {worker: {}, ps: {on_success: all}}", "roles.ps.on_success", "until the workers"),
+    ("command: x\nroles: {chief: {}, ps: {on_success: job}}\nstrategy: {kind: none}", "roles.ps.on_success", "until"),
     (
         "command: x\nframework: tensorflow\nroles: {worker: {}, ps: {}}\nstrategy: {kind: ps}",
         "strategy.kind",

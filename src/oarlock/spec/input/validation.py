@@ -220,7 +220,7 @@ def _strategy(spec: jobfile.JobSpec) -> None:
                 path="strategy.backup",
                 hint="Set `sync: true`, or leave it out.",
             )
-    if jobfile.serves(spec):
+    if jobfile.runs_servers(spec) or jobfile.serves(spec):
         _parameter_servers(spec)
 
 
@@ -237,10 +237,11 @@ def _groups(asked: jobfile.Strategy) -> None:
 
 
 def _parameter_servers(spec: jobfile.JobSpec) -> None:
-    if roles.RoleName.PS not in spec.roles or not {roles.RoleName.WORKER, roles.RoleName.CHIEF} & set(spec.roles):
+    asked, servers = spec.strategy, spec.roles.get(roles.RoleName.PS)
+    if servers is None or not {roles.RoleName.WORKER, roles.RoleName.CHIEF} & set(spec.roles):
         raise errors.InvalidInput(
             "parameter servers need tasks of the roles ps and worker",
-            path="strategy.kind" if spec.strategy.kind else "roles",
+            path="strategy.kind" if asked.kind and jobfile.serves(spec) else "roles",
             hint="Write roles: {worker: {count: 2}, ps: {count: 1}}.",
         )
     if spec.framework is not roles.Framework.TORCH:
@@ -249,7 +250,13 @@ def _parameter_servers(spec: jobfile.JobSpec) -> None:
             path="strategy.kind",
             hint="Leave `strategy` out: the role `ps` then runs the command.",
         )
-    if spec.strategy.compression not in {None, jobfile.Compression.NONE, jobfile.Compression.AUTO}:
+    if servers.on_success not in {None, roles.OnSuccess.NONE}:
+        raise errors.InvalidInput(
+            "parameter servers serve until the workers have ended, and do not end by themselves",
+            path="roles.ps.on_success",
+            hint="Leave it out.",
+        )
+    if jobfile.serves(spec) and asked.compression not in {None, jobfile.Compression.NONE, jobfile.Compression.AUTO}:
         raise errors.InvalidInput(
             "parameter servers do not compress gradients",
             path="strategy.compression",
