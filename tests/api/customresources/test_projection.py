@@ -150,6 +150,17 @@ async def test_the_change_of_an_object_has_only_the_fields_that_differ(
     assert translation.patch(found, after) == patch
 
 
+async def test_the_object_of_a_job_that_would_be_refused_today_can_be_changed(rig: rigs.Rig) -> None:
+    job = await rig.submit("ann", name="train")
+    job = msgspec.structs.replace(job, spec=msgspec.structs.replace(job.spec, strategy=jobfile.Strategy(sync=True)))
+    spec = {"command": "true", "pool": "default", "strategy": {"sync": True}, "priority": 70}
+    found = resources.OarlockJob(metadata=resources.Meta(name="train-1"), spec=spec)
+    told = translation.wanted(found, "default", job)
+    assert told.submission.spec.priority == 70
+    with pytest.raises(errors.InvalidInput):
+        translation.wanted(found, "default")
+
+
 async def test_the_object_stays_after_the_end_and_goes_with_the_record(desk: Desk) -> None:
     async with desk.serving():
         for name in ("kept", "old", "older"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hypothesis
+import msgspec
 import pytest
 from hypothesis import strategies as st
 
@@ -112,6 +113,11 @@ REFUSED = [
         "allreduce",
     ),
     (
+        "command: x\nroles: {worker: {}, ps: {}}\nstrategy: {kind: auto, compression: fp16}",
+        "strategy.compression",
+        "allreduce",
+    ),
+    (
         "command: x\nroles: {worker: {count: 3}}\nstrategy: {kind: ps, sync: false, backup: 1}",
         "strategy.backup",
         "sync: true",
@@ -159,6 +165,20 @@ tensorboard: true
 """)
     assert spec.roles[roles.RoleName.WORKER].max == 8
     assert spec.secrets[0].form is jobfile.SecretForm.ENV
+
+
+def test_a_compression_beside_servers_leaves_the_choice_to_the_library() -> None:
+    """It takes allreduce then, unless the script names `ps`."""
+    validation.load("command: x\nroles: {worker: {}, ps: {}}\nstrategy: {compression: fp16}")
+
+
+def test_an_edit_is_judged_by_what_it_changes() -> None:
+    """A stored spec may have what is refused today."""
+    stored = jobfile.JobSpec(command="x", strategy=jobfile.Strategy(sync=True), max_restarts=-1)
+    validation.judge(msgspec.structs.replace(stored, priority=60), stored=stored)
+    with pytest.raises(errors.InvalidInput) as caught:
+        validation.judge(msgspec.structs.replace(stored, priority=5000), stored=stored)
+    assert caught.value.path == "priority"
 
 
 def test_a_renamed_field_is_refused_with_its_new_name() -> None:

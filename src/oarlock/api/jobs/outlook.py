@@ -103,7 +103,7 @@ def _offered(services: provided.Services, job: nouns.Job, forecast: plans.Foreca
 def _takes(services: provided.Services, job: nouns.Job, edit: edits.Edit | None) -> bool:
     try:
         spec = edits.edited(job.spec, edit or edits.Edit())
-        validation.judge(spec)
+        validation.judge(spec, stored=job.spec)
         capabilities.refuse(spec, services.about.capabilities, services.about.backend)
     except errors.OarlockError:
         return False

@@ -144,14 +144,24 @@ def gpus_hint(asked: str, form: str) -> str:
     return "Write a number, without quotes: gpus: 2" if asked.strip().isdigit() else "Write a number: gpus: 2"
 
 
-def judge(spec: jobfile.JobSpec) -> None:
-    """Raise InvalidInput for the first thing in `spec` that can never be meant."""
+def judge(spec: jobfile.JobSpec, *, stored: jobfile.JobSpec | None = None) -> None:
+    """Raise InvalidInput for the first thing in `spec` that can never be meant. `stored` is the spec before an edit: an
+    earlier version may have accepted what this one refuses, and that refuses no edit of another field.
+    """
+    had = {(error.path, error.message) for error in _found(stored)} if stored is not None else set()
+    for error in _found(spec):
+        if (error.path, error.message) not in had:
+            raise error
+
+
+def _found(spec: jobfile.JobSpec) -> Iterator[errors.InvalidInput]:
+    """Yield what can never be meant in `spec`."""
     for path, check in _checks(spec):
         try:
             check()
         except errors.InvalidInput as error:
             error.path = error.path or path
-            raise
+            yield error
 
 
 def _checks(spec: jobfile.JobSpec) -> Iterator[tuple[str, Callable[[], object]]]:
@@ -256,7 +266,8 @@ def _parameter_servers(spec: jobfile.JobSpec) -> None:
             path="roles.ps.on_success",
             hint="Leave it out.",
         )
-    if jobfile.serves(spec) and asked.compression not in {None, jobfile.Compression.NONE, jobfile.Compression.AUTO}:
+    lossy = asked.compression not in {None, jobfile.Compression.NONE, jobfile.Compression.AUTO}
+    if lossy and asked.kind in {jobfile.StrategyKind.PS, jobfile.StrategyKind.AUTO}:
         raise errors.InvalidInput(
             "parameter servers do not compress gradients",
             path="strategy.compression",
