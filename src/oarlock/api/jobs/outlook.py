@@ -147,7 +147,8 @@ def explain(job: nouns.Job, forecast: plans.Forecast | None, now: float, asked: 
 
 def _waiting(job: nouns.Job, forecast: plans.Forecast, where: str, now: float) -> tuple[str, ...]:
     refusal = forecast.refusal
-    failure = _sentence(job.reason) if job.platform_failures else ""
+    verdict = job.attempt.verdict if job.attempt is not None else None  # `job.reason` becomes the next refusal
+    failure = _sentence(verdict.message) if job.platform_failures and verdict is not None else ""
     if refusal is None:
         return where, f"{failure} {forecast.message}".lstrip(), "It starts with the next plan."
     nodes = requesting.told(job.node_request, now) if job.node_request is not None else ""
