@@ -408,6 +408,8 @@ async def test_an_object_that_has_gone_with_its_definition_owns_no_pods(desk: De
         await desk.undefine()
         now[0] += projecting.DEFINITION_S
         assert await projection.owner(before) is None
+        unknown = msgspec.structs.replace(before.resource, definition=None)
+        assert await projection.references(unknown) == [], "whatever its definition was, there is none"
         await desk.define()
         assert await projection.owner(before) is None
         assert await projection.references(before.resource) == []
