@@ -41,7 +41,9 @@ def wanted(found: resources.OarlockJob, pool: str, job: jobs.Job | None = None) 
             "The job has the name of its object.", path="name", hint="Remove `name`, and set `metadata.name`."
         )
     known = {"pool": pool, **{field: value for field, value in raw.items() if value is not None}}
-    told = validation.convert({**known, "name": job.name if job is not None else found.metadata.name}, definitions.JobResource)
+    told = validation.convert(
+        {**known, "name": job.name if job is not None else found.metadata.name}, definitions.JobResource
+    )
     fields = {name: getattr(told, name) for name in jobfile.JobSpec.__struct_fields__}
     spec = jobfile.JobSpec(**fields)
     validation.judge(spec, stored=job.spec if job is not None else None)
