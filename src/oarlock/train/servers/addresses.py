@@ -38,8 +38,8 @@ def given(environ: Mapping[str, str]) -> Addresses | None:
 
 
 def meets(environ: Mapping[str, str]) -> bool:
-    """Return whether the workers meet at the first server from the beginning: the job file names the strategy `ps`. Where
-    it leaves the choice open, the successor of one that died alone does too, because its gang has chosen the servers.
+    """Return whether the workers meet at the first server from the beginning: the job file names the strategy `ps`.
+    Where it leaves the choice open, the successor of one that died alone does too: its gang has chosen the servers.
     """
     try:
         kind = json.loads(environ.get("OARLOCK_STRATEGY") or "{}").get("kind")
