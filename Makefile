@@ -105,18 +105,20 @@ pictures: setup-dev  ## take the pictures of the pages in the documentation anew
 	OARLOCK_PICTURES=write $(BIN)/python -m pytest -m browser -n 0 tests/web/browser -k documentation
 
 # KUBEBUILDER_ASSETS names the folder with kube-apiserver and etcd. Where it is not set, the program TEST_CLUSTER builds them, once, if
-# there is one. Without them this fails: it is what it is for. So does a test that is skipped for a lack of this cluster. setup-envtest
-# gets neither the stock scheduler nor the controllers: these must be there only beside a kubelet, in a whole build of Kubernetes. The
-# other tests of these folders run in `make test`.
+# there is one, and for root alone: the build installs packages. Without them this fails: it is what it is for. So does a test that is
+# skipped for a lack of this cluster. setup-envtest gets neither the stock scheduler nor the controllers: these must be there only beside
+# a kubelet, in a whole build of Kubernetes. The other tests of these folders run in `make test`.
 whole_build := ,kube-scheduler,garbage collector
 envtest := /usr/local/kubebuilder/bin
 builder := $(realpath $(or $(TEST_CLUSTER),$(wildcard ../shared/kube/cluster)))
-built = $(eval built := $(if $(builder),$(shell tests/backends/kubernetes/testcluster/assets.sh $(builder))))$(built)
+built = $(eval built := $(if $(and $(builder),$(filter 0,$(shell id -u))),$(shell tests/backends/kubernetes/testcluster/assets.sh $(builder))))$(built)
 test-kube: export KUBEBUILDER_ASSETS ?= $(if $(wildcard $(envtest)/kube-apiserver),$(envtest),$(built))
 test-kube: export TEST_NEEDS_MET ?= Kubernetes API server,custom objects$(if $(wildcard $(KUBEBUILDER_ASSETS)/kubelet),$(whole_build))
 test-kube: setup-dev  ## the Kubernetes backend against a real API server (KUBEBUILDER_ASSETS=folder, or TEST_CLUSTER=program that builds it)
 	@test -x "$${KUBEBUILDER_ASSETS:-$(envtest)}/kube-apiserver" \
-	  || { echo "There is no kube-apiserver in KUBEBUILDER_ASSETS. tests/needs.py says how to get one." >&2; exit 1; }
+	  || { test -z "$$TEST_CLUSTER" || test -f "$$TEST_CLUSTER" || echo "TEST_CLUSTER names no program: $$TEST_CLUSTER" >&2; \
+	       test -z "$(builder)" || test "$$(id -u)" = 0 || echo "Only root builds one with TEST_CLUSTER." >&2; \
+	       echo "There is no kube-apiserver in KUBEBUILDER_ASSETS. tests/needs.py says how to get one." >&2; exit 1; }
 	$(BIN)/python -m pytest -m "needs(need='Kubernetes API server')" -n 4 --dist worksteal --timeout=900 \
 	  tests/backends/kubernetes tests/api/customresources tests/e2e/kubernetes $(ARGS)
 

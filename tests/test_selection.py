@@ -64,16 +64,22 @@ def test_make_test_kube_lets_a_program_build_its_api_server(tmp_path: Path) -> N
     for name, body in programs.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
         (tmp_path / name).chmod(0o755)
+    ids = {"root": tmp_path / "root", "ann": tmp_path / "ann"}  # folders with a program `id`
+    for folder, number in zip(ids.values(), (0, 1000), strict=True):
+        folder.mkdir()
+        (folder / "id").write_text(f"#!/bin/sh\necho {number}\n")
+        (folder / "id").chmod(0o755)
     for name in ("pyproject.toml", "constraints.txt", ".venv/.setup-dev"):
         (tmp_path / name).touch()
 
-    def make(**env: str) -> subprocess.CompletedProcess[str]:
+    def make(user: str = "root", **env: str) -> subprocess.CompletedProcess[str]:
+        path = f"{ids[user]}:{os.environ['PATH']}"
         names = ("KUBE", "TEST_", "MAKE", "MFLAGS")
         kept = {name: value for name, value in os.environ.items() if not name.startswith(names)}
         return subprocess.run(
             ["make", "--silent", "test-kube", "envtest=/none"],
             cwd=tmp_path,
-            env={**kept, "XDG_CACHE_HOME": str(tmp_path / "cache"), **env},
+            env={**kept, "PATH": path, "XDG_CACHE_HOME": str(tmp_path / "cache"), **env},
             capture_output=True,
             text=True,
             check=False,
@@ -84,3 +90,8 @@ def test_make_test_kube_lets_a_program_build_its_api_server(tmp_path: Path) -> N
     assert make(KUBEBUILDER_ASSETS=str(built), TEST_CLUSTER="./cluster").stdout == said
     assert make(KUBEBUILDER_ASSETS="/none", TEST_CLUSTER="./cluster").returncode
     assert "There is no kube-apiserver" in make().stderr
+    typo = make(TEST_CLUSTER="./clustre")
+    assert (typo.returncode, "TEST_CLUSTER names no program: ./clustre" in typo.stderr) == (2, True)
+    others = make(user="ann", TEST_CLUSTER="./cluster")  # the build installs packages
+    assert (others.returncode, others.stdout, "Only root builds one" in others.stderr) == (2, "", True)
+    assert make(user="ann", TEST_CLUSTER="./cluster", KUBEBUILDER_ASSETS=str(built)).stdout == said

@@ -12,7 +12,8 @@ from tests.client import live
 from tests.data.checkpoints.test_checkpoints import save
 
 from oarlock.cli import main
-from oarlock.spec import jobs
+from oarlock.client.synchronous import clients
+from oarlock.spec import jobs, phases
 
 
 def test_a_job_that_ended_meanwhile_is_not_offered_to_be_canceled(server: live.LiveServer, work: Path) -> None:  # noqa: F811
@@ -73,6 +74,33 @@ def test_a_step_without_a_checkpoint_is_answered_with_the_steps(
     told = capsys.readouterr().err
     assert "--continue: old has no checkpoint of step 99." in told
     assert "50, 10" in told
+
+
+def test_a_job_is_resumed_as_it_was_found_and_told_of_as_it_was_typed(
+    server: live.LiveServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A newer job of the same name comes between the two requests."""
+    found = server.submit(name="one")
+    assert main.main(["halt", "one"]) == 0
+    listed = clients.Client.checkpoints
+    newer = []
+
+    def meanwhile(self: clients.Client, job: str) -> list[jobs.Checkpoint]:
+        server.rig.clock.now += 1
+        newer.append(server.submit(name="one"))
+        self.halt(newer[0].id)
+        return listed(self, job)
+
+    monkeypatch.setattr(clients.Client, "checkpoints", meanwhile)
+    assert main.main(["resume", "one"]) == 0
+    assert len(newer) == 1
+    assert [server.job(one.id).phase for one in (found, *newer)] == [phases.Phase.QUEUED, phases.Phase.HALTED]
+    one = jobs.Checkpoint(job=newer[0].id, step=1, attempt=1, round=1, path="x", manifest_sha256="", bytes=1, at=1.0)
+    server.do(server.rig.store.write(lambda tx: tx.add_checkpoint(one)))
+    assert main.main(["cancel", newer[0].id, found.id]) == 0
+    capsys.readouterr()
+    assert main.main(["resume", "one"]) == 1
+    assert "oarlock run --continue one" in capsys.readouterr().err
 
 
 def test_a_server_that_does_not_answer_is_said_in_words(

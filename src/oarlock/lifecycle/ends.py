@@ -156,9 +156,11 @@ def _may_come_back(job: jobs.Job, task: attempts.Task, how: attempts.Exit) -> bo
 
 
 def _is_open(spec: jobfile.JobSpec, role: roles.RoleName) -> bool:
-    """Return whether the library may do without servers, and the job file says nothing of this role's failures."""
+    """Return whether the library may do without servers, and the job file says nothing of a server's failures. For a
+    worker it says too little: the successor meets others at the servers, whatever the script has chosen.
+    """
     said = spec.roles.get(role)
-    return jobfile.may_do_without(spec) and (said is None or said.on_failure is None)
+    return jobfile.may_do_without(spec) and (role in COLLECTIVE_ROLES or said is None or said.on_failure is None)
 
 
 def _others_go_on(survivors: Sequence[attempts.Task], how: attempts.Exit) -> bool:

@@ -150,6 +150,17 @@ async def test_the_change_of_an_object_has_only_the_fields_that_differ(
     assert translation.patch(found, after) == patch
 
 
+async def test_the_object_of_a_job_that_would_be_refused_today_can_be_changed(rig: rigs.Rig) -> None:
+    job = await rig.submit("ann", name="train")
+    job = msgspec.structs.replace(job, spec=msgspec.structs.replace(job.spec, strategy=jobfile.Strategy(sync=True)))
+    spec = {"command": "true", "pool": "default", "strategy": {"sync": True}, "priority": 70}
+    found = resources.OarlockJob(metadata=resources.Meta(name="train-1"), spec=spec)
+    told = translation.wanted(found, "default", job)
+    assert told.submission.spec.priority == 70
+    with pytest.raises(errors.InvalidInput):
+        translation.wanted(found, "default")
+
+
 async def test_the_object_stays_after_the_end_and_goes_with_the_record(desk: Desk) -> None:
     async with desk.serving():
         for name in ("kept", "old", "older"):
@@ -397,6 +408,8 @@ async def test_an_object_that_has_gone_with_its_definition_owns_no_pods(desk: De
         await desk.undefine()
         now[0] += projecting.DEFINITION_S
         assert await projection.owner(before) is None
+        unknown = msgspec.structs.replace(before.resource, definition=None)
+        assert await projection.references(unknown) == [], "whatever its definition was, there is none"
         await desk.define()
         assert await projection.owner(before) is None
         assert await projection.references(before.resource) == []

@@ -10,7 +10,7 @@ from tests.api import rig as rigs
 
 from oarlock.api import application
 from oarlock.api.jobs import capabilities
-from oarlock.spec import attempts, events, intents, jobs, refusals
+from oarlock.spec import attempts, events, intents, jobfile, jobs, refusals
 from oarlock.spec.cluster import pools
 
 
@@ -55,6 +55,15 @@ async def test_priority_pool_and_workers_can_be_changed_and_the_log_tells_it(poo
         decided = (await http.get(f"/api/v1/jobs/{job.id}/decisions")).json()["items"]
     assert [one["id"] for one in listed] == [job.id], "the list goes by the new pool"
     assert [one["text"] for one in decided] == ["set by ann: priority 80, pool research, min 1, max 4"]
+
+
+async def test_a_stored_job_that_would_be_refused_today_can_be_changed(rig: rigs.Rig) -> None:
+    job = await rig.submit(name="digits")
+    spec = msgspec.structs.replace(job.spec, strategy=jobfile.Strategy(sync=True))
+    await rig.store.write(lambda tx: tx.put_job(msgspec.structs.replace(job, spec=spec), [], at=rig.services.clock()))
+    assert (await patch(rig, "digits", priority=60))[0] == 200
+    code, answer = await patch(rig, "digits", priority=5000)
+    assert (code, answer["error"]["path"]) == (422, "priority")
 
 
 async def test_a_change_of_nothing_writes_nothing(rig: rigs.Rig) -> None:

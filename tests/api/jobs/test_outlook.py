@@ -142,11 +142,13 @@ async def test_a_job_that_waits_for_its_next_try_tells_why_the_last_one_failed(r
     gone = events.TaskGone(key=attempts.TaskKey(job.id, 1, "worker", 0, 1))
     await rig.happen(job.id, failed, gone, events.Released(attempt=1))
     await rig.store.write(lambda tx: tx.release(job.id, 1))
-    told = (await ask(rig, "digits/why"))["lines"][0]
-    assert told.endswith(
-        " The launch failed: the namespace is going."
-        " Its last start failed because of the platform; the next try follows soon."
-    )
+    again = "Its last start failed because of the platform; the next try follows soon."
+    for _ in ("before the next plan", "after it"):
+        told = (await ask(rig, "digits/why"))["lines"][0]
+        assert told.endswith(f". The launch failed: the namespace is going. {again}")
+        await rig.happen(
+            job.id, events.Refused(refusal=refusals.Refusal(code=refusals.Code.BACKING_OFF, message=again))
+        )
 
 
 async def test_the_smallest_change_is_one_that_was_tried_out(rig: rigs.Rig) -> None:

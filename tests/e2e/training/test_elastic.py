@@ -101,6 +101,7 @@ WAYS = {
         "ps, sync: true",
         "worker: {count: 3, min: 1, cpus: 0.3, on_failure: restart}, ps: {count: 2, cpus: 0.2}",
     ),
+    "idle": ("allreduce", "worker: {count: 3, min: 1, cpus: 0.3, on_failure: restart}, ps: {cpus: 0.2}"),
 }
 """The strategies, and the roles, of a job whose workers step together, and come and go."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hypothesis
+import msgspec
 import pytest
 from hypothesis import strategies as st
 
@@ -98,7 +99,9 @@ REFUSED = [
     ("command: x\nstrategy: {kind: ps}", "strategy.kind", "ps: {count: 1}"),
     ("command: x\nroles: {ps: {}}\nstrategy: {kind: ps}", "strategy.kind", "ps: {count: 1}"),
     ("command: x\nroles: {ps: {}}", "roles", "ps: {count: 1}"),
-    ("command: x\nroles: {worker: {}, ps: {}}\nstrategy: {compression: dgc}", "strategy.compression", "allreduce"),
+    ("command: x\nroles: {ps: {}}\nstrategy: {kind: allreduce}", "roles", "ps: {count: 1}"),
+    ("command: x\nroles: {worker: {}, ps: {on_success: all}}", "roles.ps.on_success", "until the workers"),
+    ("command: x\nroles: {chief: {}, ps: {on_success: job}}\nstrategy: {kind: none}", "roles.ps.on_success", "until"),
     (
         "command: x\nframework: tensorflow\nroles: {worker: {}, ps: {}}\nstrategy: {kind: ps}",
         "strategy.kind",
@@ -106,6 +109,11 @@ REFUSED = [
     ),
     (
         "command: x\nroles: {worker: {}, ps: {}}\nstrategy: {kind: ps, compression: dgc}",
+        "strategy.compression",
+        "allreduce",
+    ),
+    (
+        "command: x\nroles: {worker: {}, ps: {}}\nstrategy: {kind: auto, compression: fp16}",
         "strategy.compression",
         "allreduce",
     ),
@@ -157,6 +165,20 @@ tensorboard: true
 """)
     assert spec.roles[roles.RoleName.WORKER].max == 8
     assert spec.secrets[0].form is jobfile.SecretForm.ENV
+
+
+def test_a_compression_beside_servers_leaves_the_choice_to_the_library() -> None:
+    """It takes allreduce then, unless the script names `ps`."""
+    validation.load("command: x\nroles: {worker: {}, ps: {}}\nstrategy: {compression: fp16}")
+
+
+def test_an_edit_is_judged_by_what_it_changes() -> None:
+    """A stored spec may have what is refused today."""
+    stored = jobfile.JobSpec(command="x", strategy=jobfile.Strategy(sync=True), max_restarts=-1)
+    validation.judge(msgspec.structs.replace(stored, priority=60), stored=stored)
+    with pytest.raises(errors.InvalidInput) as caught:
+        validation.judge(msgspec.structs.replace(stored, priority=5000), stored=stored)
+    assert caught.value.path == "priority"
 
 
 def test_a_renamed_field_is_refused_with_its_new_name() -> None:

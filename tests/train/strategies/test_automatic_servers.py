@@ -146,6 +146,9 @@ def test_servers_are_a_choice_only_where_the_job_has_them() -> None:
         assert not addresses.meets(open_), "its ranks have a process group"
         assert addresses.meets({**open_, "OARLOCK_INCARNATION": "2"}), "a successor joins others that use the servers"
     assert addresses.meets({"OARLOCK_STRATEGY": '{"kind": "ps"}'})
+    for idle in ("allreduce", "none"):
+        told = {"OARLOCK_STRATEGY": f'{{"kind": "{idle}"}}', "OARLOCK_INCARNATION": "2"}
+        assert not addresses.meets(told), "the survivors wait for the successor in a process group"
 
 
 def served(folder: Path, steps: int, stop: int | None) -> None:

@@ -464,7 +464,7 @@ class Face:
             work.admitted(job)
         try:
             access = await self._access(work.tenant)
-            told = translation.wanted(work.found, work.tenant.pool, name=job.name)
+            told = translation.wanted(work.found, work.tenant.pool, job)
             change = translation.change(job, told.submission)
             if change != changes.Edit():
                 job = await edits.change(services, access, job.id, change)

@@ -31,9 +31,9 @@ class Wanted(msgspec.Struct, frozen=True):
     halt: bool
 
 
-def wanted(found: resources.OarlockJob, pool: str, name: str | None = None) -> Wanted:
-    """Return the job that the object asks for. `pool` is the pool of jobs that name none, `name` the name of a job that
-    was not made from the object. Raises InvalidInput.
+def wanted(found: resources.OarlockJob, pool: str, job: jobs.Job | None = None) -> Wanted:
+    """Return the job that the object asks for. `pool` is the pool of jobs that name none. `job` is the object's job,
+    where it has one already, with a name of its own if it was not made from the object. Raises InvalidInput.
     """
     raw = dict(found.spec) if isinstance(found.spec, dict) else {}
     if "name" in raw:
@@ -41,10 +41,12 @@ def wanted(found: resources.OarlockJob, pool: str, name: str | None = None) -> W
             "The job has the name of its object.", path="name", hint="Remove `name`, and set `metadata.name`."
         )
     known = {"pool": pool, **{field: value for field, value in raw.items() if value is not None}}
-    told = validation.convert({**known, "name": name or found.metadata.name}, definitions.JobResource)
+    told = validation.convert(
+        {**known, "name": job.name if job is not None else found.metadata.name}, definitions.JobResource
+    )
     fields = {name: getattr(told, name) for name in jobfile.JobSpec.__struct_fields__}
     spec = jobfile.JobSpec(**fields)
-    validation.judge(spec)
+    validation.judge(spec, stored=job.spec if job is not None else None)
     submission = jobfile.Submission(spec=spec, snapshot=told.snapshot, continues=told.continues)
     return Wanted(submission, told.halt)
 
@@ -81,7 +83,7 @@ def patch(found: resources.OarlockJob, job: jobs.Job) -> dict[str, Any]:
     where it has them, and where its spec cannot be read: its owner has to mend that.
     """
     try:
-        before = submissions.completed(wanted(found, job.pool, name=job.name).submission.spec)
+        before = submissions.completed(wanted(found, job.pool, job).submission.spec)
     except errors.OarlockError:
         return {}
     now = job.spec

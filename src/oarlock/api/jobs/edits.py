@@ -53,7 +53,7 @@ def _check(view: stores.View, job: job_nouns.Job, wanted: nouns.Edit, services: 
         ended = f"has ended: {job.phase}" if job.terminal else "is being canceled"
         raise errors.Conflict(f"{job.name} {ended}.", hint="Submit a new job with the other values.")
     spec = nouns.edited(job.spec, wanted)
-    validation.judge(spec)
+    validation.judge(spec, stored=job.spec)
     pooltrees.check_leaf(spec.pool, view.pools())
     after = msgspec.structs.replace(job, spec=spec, pool=spec.pool)
     if (wanted.min, wanted.max, wanted.pool) != (None, None, None):

@@ -103,7 +103,7 @@ def _offered(services: provided.Services, job: nouns.Job, forecast: plans.Foreca
 def _takes(services: provided.Services, job: nouns.Job, edit: edits.Edit | None) -> bool:
     try:
         spec = edits.edited(job.spec, edit or edits.Edit())
-        validation.judge(spec)
+        validation.judge(spec, stored=job.spec)
         capabilities.refuse(spec, services.about.capabilities, services.about.backend)
     except errors.OarlockError:
         return False
@@ -147,7 +147,8 @@ def explain(job: nouns.Job, forecast: plans.Forecast | None, now: float, asked: 
 
 def _waiting(job: nouns.Job, forecast: plans.Forecast, where: str, now: float) -> tuple[str, ...]:
     refusal = forecast.refusal
-    failure = _sentence(job.reason) if job.platform_failures else ""
+    verdict = job.attempt.verdict if job.attempt is not None else None  # `job.reason` becomes the next refusal
+    failure = _sentence(verdict.message) if job.platform_failures and verdict is not None else ""
     if refusal is None:
         return where, f"{failure} {forecast.message}".lstrip(), "It starts with the next plan."
     nodes = requesting.told(job.node_request, now) if job.node_request is not None else ""

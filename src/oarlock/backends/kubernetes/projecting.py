@@ -179,7 +179,7 @@ class Projection:
         if found.cluster != await self._identity(found.namespace):
             return False
         present = await self._lately_defined()
-        return None in (present, found.definition) or present == found.definition
+        return present != "" and (None in (present, found.definition) or present == found.definition)
 
     async def _identity(self, namespace: str) -> str | None:
         if namespace not in self._clusters and (found := await identity(self._api, namespace)) is not None:

@@ -125,3 +125,11 @@ def ranges_text(numbers: Iterable[int]) -> str:
         else:
             found.append([number, number])
     return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in found)
+
+
+def between(value: float, low: float, high: float, path: str = "") -> None:
+    """Raise InvalidInput, with the path of the field, for a value that is out of range."""
+    if not low <= value <= high:  # NaN is refused too
+        raise errors.InvalidInput(
+            f"{value:g} is out of range", path=path, hint=f"It must be between {low:g} and {high:g}."
+        )

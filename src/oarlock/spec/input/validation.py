@@ -17,7 +17,7 @@ import yaml
 from oarlock.spec import errors, jobfile, roles
 from oarlock.spec.hints import suggestions
 from oarlock.spec.input import mounts as places
-from oarlock.spec.input import quantities, sizes
+from oarlock.spec.input import quantities, sizes, strategies
 
 T = TypeVar("T")
 
@@ -144,14 +144,24 @@ def gpus_hint(asked: str, form: str) -> str:
     return "Write a number, without quotes: gpus: 2" if asked.strip().isdigit() else "Write a number: gpus: 2"
 
 
-def judge(spec: jobfile.JobSpec) -> None:
-    """Raise InvalidInput for the first thing in `spec` that can never be meant."""
+def judge(spec: jobfile.JobSpec, *, stored: jobfile.JobSpec | None = None) -> None:
+    """Raise InvalidInput for the first thing in `spec` that can never be meant. `stored` is the spec before an edit: an
+    earlier version may have accepted what this one refuses, and that refuses no edit of another field.
+    """
+    had = {(error.path, error.message) for error in _found(stored)} if stored is not None else set()
+    for error in _found(spec):
+        if (error.path, error.message) not in had:
+            raise error
+
+
+def _found(spec: jobfile.JobSpec) -> Iterator[errors.InvalidInput]:
+    """Yield what can never be meant in `spec`."""
     for path, check in _checks(spec):
         try:
             check()
         except errors.InvalidInput as error:
             error.path = error.path or path
-            raise
+            yield error
 
 
 def _checks(spec: jobfile.JobSpec) -> Iterator[tuple[str, Callable[[], object]]]:
@@ -174,87 +184,21 @@ def _checks(spec: jobfile.JobSpec) -> Iterator[tuple[str, Callable[[], object]]]
         yield field, lambda field=field: _optional_text(getattr(spec, field))  # type: ignore[misc]
     yield "size", lambda: sizes.find(spec.size) if spec.size is not None else None
     yield "dependencies", lambda: inside(spec.dependencies) if spec.dependencies is not None else None
-    yield "strategy", lambda: _strategy(spec)
+    yield "strategy", lambda: strategies.check(spec)
     yield "batch", lambda: _batch(spec.batch) if spec.batch is not None else None
     yield "results", lambda: _store(spec.results)
     yield "checkpoint.to", lambda: _store(spec.checkpoint.to)
-    yield "checkpoint.keep", lambda: _between(spec.checkpoint.keep, 1, 10_000)
+    yield "checkpoint.keep", lambda: quantities.between(spec.checkpoint.keep, 1, 10_000)
     yield "checkpoint.every", lambda: _positive_seconds(spec.checkpoint.every)
     yield "files.ignore", lambda: _patterns(spec.files.ignore)
     yield "files.limit", lambda: quantities.memory_bytes(spec.files.limit)
-    yield "files.count", lambda: _between(spec.files.count, 0, jobfile.MAX_KEPT_FILES)
-    yield "priority", lambda: _between(spec.priority, 0, 1000)
-    yield "max_restarts", lambda: _between(spec.max_restarts, 0, 10_000)
+    yield "files.count", lambda: quantities.between(spec.files.count, 0, jobfile.MAX_KEPT_FILES)
+    yield "priority", lambda: quantities.between(spec.priority, 0, 1000)
+    yield "max_restarts", lambda: quantities.between(spec.max_restarts, 0, 10_000)
     for field in ("timeout", "start_timeout", "hang_timeout"):
         yield field, lambda field=field: _positive_seconds(getattr(spec, field))  # type: ignore[misc]
     yield "grace", lambda: quantities.seconds(spec.grace)
     yield "freeze", lambda: spec.freeze is None or quantities.seconds(spec.freeze)
-
-
-def _strategy(spec: jobfile.JobSpec) -> None:
-    """Refuse a field that another field makes meaningless."""
-    asked = spec.strategy
-    for field in ("sync", "staleness", "backup"):
-        if getattr(asked, field) is not None and asked.kind is not jobfile.StrategyKind.PS:
-            raise errors.InvalidInput(
-                f"`{field}` is a field of parameter servers",
-                path=f"strategy.{field}",
-                hint="Set `kind: ps`, or leave it out.",
-            )
-    if asked.bucket_bytes is not None:
-        _groups(asked)
-    if asked.staleness is not None:
-        _between(asked.staleness, 0, jobfile.MAX_STALENESS, "strategy.staleness")
-        if asked.sync is not False:
-            raise errors.InvalidInput(
-                "synchronous steps are never stale",
-                path="strategy.staleness",
-                hint="Set `sync: false`, or leave it out.",
-            )
-    if asked.backup is not None:
-        worker = spec.roles.get(roles.RoleName.WORKER)
-        _between(asked.backup, 0, worker.count - 1 if worker is not None else 0, "strategy.backup")
-        if asked.sync is False:
-            raise errors.InvalidInput(
-                "asynchronous steps wait for no worker",
-                path="strategy.backup",
-                hint="Set `sync: true`, or leave it out.",
-            )
-    if jobfile.serves(spec):
-        _parameter_servers(spec)
-
-
-def _groups(asked: jobfile.Strategy) -> None:
-    """Refuse a size of groups that is not one, and where gradients do not travel in groups."""
-    path, size = "strategy.bucket_bytes", asked.bucket_bytes
-    if size != jobfile.TUNED and not (isinstance(size, int) and size > 0):
-        hint = f"Write 4194304, or {jobfile.TUNED}."
-        raise errors.InvalidInput(f"{size!r} is not a number of bytes", path=path, hint=hint)
-    for told in (asked.kind, asked.compression):
-        if told in jobfile.UNGROUPED:
-            hint = "Set `kind: allreduce` and another compression, or leave it out."
-            raise errors.InvalidInput(f"`{told}` has no groups of gradients", path=path, hint=hint)
-
-
-def _parameter_servers(spec: jobfile.JobSpec) -> None:
-    if roles.RoleName.PS not in spec.roles or not {roles.RoleName.WORKER, roles.RoleName.CHIEF} & set(spec.roles):
-        raise errors.InvalidInput(
-            "parameter servers need tasks of the roles ps and worker",
-            path="strategy.kind" if spec.strategy.kind else "roles",
-            hint="Write roles: {worker: {count: 2}, ps: {count: 1}}.",
-        )
-    if spec.framework is not roles.Framework.TORCH:
-        raise errors.InvalidInput(
-            f"{spec.framework} has parameter servers of its own",
-            path="strategy.kind",
-            hint="Leave `strategy` out: the role `ps` then runs the command.",
-        )
-    if spec.strategy.compression not in {None, jobfile.Compression.NONE, jobfile.Compression.AUTO}:
-        raise errors.InvalidInput(
-            "parameter servers do not compress gradients",
-            path="strategy.compression",
-            hint="Leave it out, or use `kind: allreduce`.",
-        )
 
 
 def _batch(batch: jobfile.Batch) -> None:
@@ -299,18 +243,18 @@ def _roles(spec: jobfile.JobSpec) -> None:
 
 def _role(name: roles.RoleName, role: jobfile.Role) -> None:
     path = f"roles.{name}"
-    _between(role.count, 1, jobfile.MAX_TASKS, f"{path}.count")
+    quantities.between(role.count, 1, jobfile.MAX_TASKS, f"{path}.count")
     if role.min is not None:
-        _between(role.min, 1, role.count, f"{path}.min")
+        quantities.between(role.min, 1, role.count, f"{path}.min")
     if role.max is not None:
-        _between(role.max, role.count, jobfile.MAX_TASKS, f"{path}.max")
-    _between(role.nproc, 1, jobfile.MAX_NPROC, f"{path}.nproc")
+        quantities.between(role.max, role.count, jobfile.MAX_TASKS, f"{path}.max")
+    quantities.between(role.nproc, 1, jobfile.MAX_NPROC, f"{path}.nproc")
     _at(f"{path}.cpus", quantities.cpus_milli, role.held_cpus)
     if role.memory is not None:
         _at(f"{path}.memory", quantities.memory_bytes, role.memory)
     if role.gpu_memory is not None:
         _at(f"{path}.gpu_memory", quantities.memory_bytes, role.gpu_memory)
-    _between(role.gpus, 0, 1024, f"{path}.gpus")
+    quantities.between(role.gpus, 0, 1024, f"{path}.gpus")
     if role.gpus > 1 and role.gpus != int(role.gpus):
         raise errors.InvalidInput(
             f"{role.gpus} is neither a share of one GPU nor a whole number",
@@ -422,13 +366,6 @@ def check_name(value: str, path: str = "") -> None:
             f"{_short(value)!r} is not a valid name",
             path=path,
             hint=f"Use lower-case letters, digits and dashes, at most {jobfile.MAX_NAME_LENGTH}, no dash at the ends.",
-        )
-
-
-def _between(value: float, low: float, high: float, path: str = "") -> None:
-    if not low <= value <= high:  # NaN is refused too
-        raise errors.InvalidInput(
-            f"{value:g} is out of range", path=path, hint=f"It must be between {low:g} and {high:g}."
         )
 
 

@@ -38,12 +38,13 @@ def given(environ: Mapping[str, str]) -> Addresses | None:
 
 
 def meets(environ: Mapping[str, str]) -> bool:
-    """Return whether the workers meet at the first server from the beginning. Unless the job file names the strategy
-    `ps`, they may do without servers, but the successor of one that died alone: its gang uses the servers.
+    """Return whether the workers meet at the first server from the beginning: the job file names the strategy `ps`.
+    Where it leaves the choice open, the successor of one that died alone does too: its gang has chosen the servers.
     """
     try:
-        chosen = int(environ.get("OARLOCK_INCARNATION") or 1) > 1
-        return chosen or json.loads(environ.get("OARLOCK_STRATEGY") or "{}").get("kind") == "ps"
+        kind = json.loads(environ.get("OARLOCK_STRATEGY") or "{}").get("kind")
+        is_successor = int(environ.get("OARLOCK_INCARNATION") or 1) > 1
+        return kind == "ps" or (is_successor and kind in (None, "auto"))
     except (ValueError, AttributeError):
         return True  # the choice of the strategy refuses it, with a message
 

@@ -13,6 +13,7 @@ from tests.agent import test_reach
 from tests.backends.kubernetes.apiserver.test_credentials import found, written
 
 from oarlock.backends.kubernetes.apiserver import client, credentials, proxies
+from oarlock.backends.kubernetes.pods import commands
 from oarlock.spec import errors
 
 PROXY = "http://proxy:3128"
@@ -78,7 +79,11 @@ def test_the_variables_of_the_proxy(server: str, environ: dict[str, str], proxy:
 
 
 @pytest.mark.parametrize(
-    "proxy", ["socks5://ann:pw@proxy:1080", "http://ann:pw@proxy:port", "http://:3128", "http://", "http://["]
+    "proxy",
+    [
+        *("socks5://ann:pw@proxy:1080", "http://ann:pw@proxy:port", "http://:3128", "http://", "http://["),
+        *("http://ann:pw@proxy/path", "http://ann:pw@proxy?a=b", "http://ann:pw@proxy/#a", "http://pw@proxy:3128"),
+    ],
 )
 def test_a_proxy_that_cannot_be_used_is_told_without_its_password(tmp_path: Path, proxy: str) -> None:
     for path, environ, name in (
@@ -88,6 +93,16 @@ def test_a_proxy_that_cannot_be_used_is_told_without_its_password(tmp_path: Path
         with pytest.raises(errors.InvalidInput, match=f"^{name} names a proxy that cannot be used") as refused:
             found(path, **environ)
         assert "pw" not in str(refused.value)
+
+
+async def test_a_command_that_meets_such_a_proxy_is_refused_without_its_password() -> None:
+    anyone = credentials.Fixed({})
+    access = credentials.Access(server="http://kube.example.com", identity=anyone, proxy="http://ann:pw@127.0.0.1:1/a")
+    async with client.Client(access) as api:
+        with pytest.raises(errors.Unavailable, match="the proxy on the way") as refused:
+            await commands.start(api, "/pods/x", "main", ["true"], tty=False, rows=24, columns=80)
+    assert "pw" not in str(refused.value)
+    assert refused.value.__suppress_context__, "a log of the error has no password"
 
 
 def test_the_proxy_of_the_kubeconfig_comes_first(tmp_path: Path) -> None:

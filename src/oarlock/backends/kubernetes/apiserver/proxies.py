@@ -35,11 +35,17 @@ def checked(proxy: str, name: str) -> str:
     """
     parts = _parts(proxy)
     if parts.scheme not in SCHEMES or not parts.hostname or not _port(parts):
-        raise errors.InvalidInput(
-            f"{name} names a proxy that cannot be used: it is not http:// or https:// with a host and a port.",
-            hint="Name an HTTP proxy, as http://HOST:PORT.",
-        )
-    return proxy
+        wrong = "it is not http:// or https:// with a host and a port"
+    elif parts.path not in ("", "/") or parts.query or parts.fragment:
+        wrong = "something follows its host and port"
+    elif parts.username is not None and parts.password is None:
+        wrong = "it has a user without a password"
+    else:
+        return proxy
+    raise errors.InvalidInput(
+        f"{name} names a proxy that cannot be used: {wrong}.",
+        hint="Name an HTTP proxy, as http://HOST:PORT or http://USER:PASSWORD@HOST:PORT.",
+    )
 
 
 def _parts(url: str) -> SplitResult:

@@ -96,6 +96,11 @@ async def start(
             f"the cluster refused the command ({error.response.status_code}): {body}",
             hint="`oarlock show` tells the state of each task.",
         ) from error
+    except websockets.InvalidProxy:  # it names the URL, which may have a password
+        raise errors.Unavailable(
+            "the command could not be started: the proxy on the way to the API server cannot be used",
+            hint="Correct HTTPS_PROXY, or `proxy-url` of the kubeconfig, and start the server again.",
+        ) from None
     except (OSError, TimeoutError, websockets.WebSocketException) as error:
         raise errors.Unavailable(
             f"the command could not be started: {errors.words(error)}", hint="Try again in a moment."

@@ -84,10 +84,16 @@ def rm(client: clients.Client, jobs: Sequence[str], force: bool, as_json: bool) 
 
 
 def _resumed(client: clients.Client, name: str, job: nouns.Job, reason: str, as_json: bool) -> nouns.Job:
-    """Resume the job. If it has no checkpoint, say first that it starts again."""
+    """Resume the job, which may share its `name` with a newer one by now. Say first if it starts again, for want of a
+    checkpoint.
+    """
     if job.phase is phases.Phase.HALTED and not as_json and not client.checkpoints(job.id):
         terminal.say(f"{terminal.clean(job.name)} has no checkpoint: it starts again from its first step.")
-    return client.resume(name, reason)
+    try:
+        return client.resume(job.id, reason)
+    except errors.OarlockError as error:
+        error.hint = error.hint.replace(job.id, name)  # the next step names the job as it was typed
+        raise
 
 
 def _wanted(client: clients.Client, job: nouns.Job, wait: bool) -> nouns.Job:
