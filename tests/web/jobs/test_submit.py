@@ -12,6 +12,7 @@ import tarfile
 import tempfile
 import threading
 import zipfile
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
@@ -392,6 +393,25 @@ async def test_a_form_with_an_archive_outlives_the_session(rig: browsers.WebRig)
     async with rig.browser() as browser:
         file = {"archive": ("a.zip", zipped(("a", bytes(range(256)))))}
         answer = await browser.post("/submit", data={"text": "typed before"}, files=file, headers=browsers.OURS)
+    assert (answer.status_code, "typed before" in answer.text) == (401, True)
+
+
+async def test_a_form_with_an_archive_outlives_a_session_that_ends_while_it_arrives(rig: browsers.WebRig) -> None:
+    """The whole form is read by then: the answer has what was typed, and does not wait for more of it."""
+    async with rig.browser("ann") as browser:
+        typed = {"text": "typed before", "action": "submit", "code": "none"}
+        form = browser.build_request("POST", "/submit", data=typed, files={"archive": ("a.zip", zipped(*CODE))})
+        body = form.read()
+
+        async def slowly() -> AsyncIterator[bytes]:
+            yield body[:200]
+            async with rig.browser() as other:
+                other.cookies.update(browser.cookies)
+                assert (await other.post("/logout", headers=browsers.OURS)).status_code == 303
+            yield body[200:]
+
+        headers = {"Content-Type": form.headers["content-type"], **browsers.OURS}
+        answer = await asyncio.wait_for(browser.post("/submit", content=slowly(), headers=headers), 120)
     assert (answer.status_code, "typed before" in answer.text) == (401, True)
 
 

@@ -176,6 +176,7 @@ class Visit:
         for head, content in pieces:
             if head.file is None:
                 values.setdefault(head.field, []).append(multipart.text(b"".join(content)))
+        self._form = values  # the body is read: a page that keeps the form takes it from here
         return values, sent
 
     async def chunks(self, limit_bytes: int) -> AsyncIterator[bytes]:
