@@ -15,6 +15,7 @@ import zipfile
 from collections.abc import AsyncIterator
 from typing import Any
 
+import html5lib
 import httpx
 import pytest
 import yaml
@@ -413,6 +414,31 @@ async def test_a_form_with_an_archive_outlives_a_session_that_ends_while_it_arri
         headers = {"Content-Type": form.headers["content-type"], **browsers.OURS}
         answer = await asyncio.wait_for(browser.post("/submit", content=slowly(), headers=headers), 120)
     assert (answer.status_code, "typed before" in answer.text) == (401, True)
+
+
+@pytest.mark.parametrize("archive", [zipped(*CODE), tar(*CODE, zipped=False), random.Random(1).randbytes(3 << 20)])
+async def test_a_form_that_is_sent_again_without_its_archive_makes_no_job(rig: browsers.WebRig, archive: bytes) -> None:
+    """A job without the code that was chosen would run, and fail on its node. A tar of texts is text itself."""
+    typed = {"number": "n1", "text": TEXT, "action": "submit", "code": "none", "digest": "a" * 64}
+    async with rig.browser() as browser:
+        ended = await browser.post("/submit", data=typed, files={"archive": ("a", archive)}, headers=browsers.OURS)
+        browsers.elements(ended.text)
+        assert (ended.status_code, "Only the archive is not kept" in browsers.text(ended.text)) == (401, True)
+        plain = await browser.post("/submit", data=typed, files={"archive": ("", b"")}, headers=browsers.OURS)
+        assert (plain.status_code, "archive" in browsers.text(plain.text)) == (401, False)
+    kept = kept_fields(ended.text)
+    assert kept == {**typed, "action": "check", "code": "upload", "digest": ""}
+    assert kept_fields(plain.text) == {**typed, "archive": ""}, "nothing was chosen"
+    checked = await posted(rig, None, **kept)
+    assert (checked.status_code, "Now:" in browsers.text(checked.text)) == (200, True)
+    assert re.search(r'value="upload" checked', checked.text)
+    assert (await posted(rig, None, **{**kept, "action": "submit"})).status_code == 422, "it needs its archive"
+    assert await jobs(rig) == []
+
+
+def kept_fields(page: str) -> dict[str, str]:
+    tree = html5lib.parse(page, namespaceHTMLElements=False)
+    return {one.get("name"): one.text or "" for one in tree.iter("textarea")}
 
 
 HOSTILE: dict[str, tuple[bytes, str]] = {

@@ -65,6 +65,7 @@ class Visit:
         self.query = _decoded(scope["query_string"])
         self.scope_query: bytes = scope["query_string"]
         self.form_bytes = FORM_LIMIT_BYTES
+        self.without_archive: Mapping[str, str] | None = None  # as `routing.Page` has it
         self.plain = False  # a script reads the answer: a failure is JSON, and not a page
         self.secret = secret
         self.cookie = cookie
@@ -75,6 +76,7 @@ class Visit:
         self._client = transport.StreamingTransport(api, scope.get("client"), unasked)
         self._server: bodies.Server | None = None
         self._form: dict[str, list[str]] | None = None
+        self._has_file = False
         self.client = self.connected(secret)
 
     def connected(self, secret: str | None) -> calls.Client:
@@ -149,10 +151,25 @@ class Visit:
             self._form = multipart.fields(body, media, binary=binary) if several else _decoded(body)
         return self._form
 
-    async def form_with_file(self, file: BinaryIO, limit_bytes: int) -> tuple[dict[str, list[str]], bool]:
+    async def form_kept(self) -> tuple[dict[str, list[str]], bool]:
+        """Return the fields of a posted form for sending it again, and whether an archive was left out of them.
+
+        Raises TooLarge, and InvalidInput.
+        """
+        if self.without_archive is None or not self.headers.get("content-type", "").startswith(multipart.MEDIA):
+            return await self.form(binary=True), False
+        if self._form is None:
+            await self.form_with_file(None, self.client.settings.snapshot_limit_bytes)
+        form = await self.form()
+        if self._has_file:
+            form = {**form, **{name: [value] for name, value in self.without_archive.items()}}
+        return form, self._has_file
+
+    async def form_with_file(self, file: BinaryIO | None, limit_bytes: int) -> tuple[dict[str, list[str]], bool]:
         """Return the fields of a posted form, and whether it has a file, whose content goes into `file` as it arrives.
 
-        Raises TooLarge, and InvalidInput for a form that is not valid, or that has several files.
+        Without `file` the content is discarded. Raises TooLarge, and InvalidInput for a form that is not valid, or that
+        has several files.
         """
         parts = multipart.Parts(self.headers.get("content-type", ""))
         pieces: list[tuple[multipart.Head, list[bytes]]] = []
@@ -165,7 +182,8 @@ class Visit:
                         raise errors.InvalidInput("The form has several files.", hint="Choose one of them.")
                     sent = sent or bool(one.file)
                 elif pieces[-1][0].file:
-                    await asyncio.to_thread(file.write, one)
+                    if file is not None:
+                        await asyncio.to_thread(file.write, one)
                 elif (size := size + len(one)) > self.form_bytes:
                     raise errors.TooLarge("The form is too large.", hint=f"At most {self.form_bytes:,} bytes.")
                 else:
@@ -176,7 +194,7 @@ class Visit:
         for head, content in pieces:
             if head.file is None:
                 values.setdefault(head.field, []).append(multipart.text(b"".join(content)))
-        self._form = values  # the body is read: a page that keeps the form takes it from here
+        self._form, self._has_file = values, sent  # the body is read: `form_kept` cannot read it once more
         return values, sent
 
     async def chunks(self, limit_bytes: int) -> AsyncIterator[bytes]:

@@ -49,6 +49,8 @@ COMMON: dict[str, str] = {
 """The fields of the form, by their paths."""
 LISTS = frozenset({"roles.worker.gpu_type"})
 SHOWN_LEFT_OUT = 10
+WITHOUT_ARCHIVE = MappingProxyType({"action": "check", "code": "upload", "digest": ""})
+"""The fields of a form whose archive was lost: it makes no job before there is an archive again."""
 MOST_CHARACTERS = 1 << 16
 """The longest text of this page. The command line reads longer ones."""
 
@@ -350,6 +352,13 @@ def _several(typed: str) -> Iterator[str]:
 
 PAGES: tuple[routing.Page, ...] = (
     routing.Page(path="/submit", title="Submit", handler=show, right=users.Right.USER, key="s"),
-    routing.Page(path="/submit", title="Submit", handler=act, method="POST", right=users.Right.USER),
+    routing.Page(
+        path="/submit",
+        title="Submit",
+        handler=act,
+        method="POST",
+        right=users.Right.USER,
+        without_archive=WITHOUT_ARCHIVE,
+    ),
     routing.Page(path="/submit/code", handler=upload, method="POST", right=users.Right.USER, script=True),
 )
