@@ -378,6 +378,36 @@ async def test_without_scripts_an_archive_comes_with_the_form(rig: browsers.WebR
     assert "name: mine" in written.text
 
 
+@pytest.mark.parametrize("archive", [None, random.Random(1).randbytes(5000)])
+async def test_two_forms_at_the_same_time_make_one_job(rig: browsers.WebRig, archive: bytes | None) -> None:
+    """The second comes while the first arrives. An archive is taken once at a time; the form with another is kept."""
+    typed = {"number": "n1", "text": TEXT, "action": "submit", "code": "none"}
+    file = {"archive": ("", b"") if archive is None else ("a.zip", zipped(("a", archive)))}
+    second: list[httpx.Response] = []
+    async with rig.browser("ann") as browser:
+        form = browser.build_request("POST", "/submit", data=typed, files=file)
+        body = form.read()
+
+        async def slowly() -> AsyncIterator[bytes]:
+            yield body[:-20]
+            second.append(await browser.post("/submit", data=typed, files=file, headers=browsers.OURS))
+            yield body[-20:]
+
+        headers = {"Content-Type": form.headers["content-type"], **browsers.OURS}
+        first = await browser.post("/submit", content=slowly(), headers=headers)
+        again = await browser.post("/submit", data=typed, files=file, headers=browsers.OURS)
+    assert first.status_code == 303
+    assert len(await jobs(rig)) == 1
+    assert again.headers["location"] == first.headers["location"], "the next archive is taken"
+    if archive is None:
+        assert second[0].headers["location"] == first.headers["location"]
+    else:
+        browsers.elements(second[0].text)
+        assert (second[0].status_code, "Another upload" in browsers.text(second[0].text)) == (409, True)
+        assert texts.typed(TEXT) in second[0].text, "the typed text is kept"
+        assert re.search(r'value="upload" checked', second[0].text), "sent again without an archive, it makes no job"
+
+
 async def test_without_scripts_a_refused_archive_leaves_the_form_as_it_was_typed(rig: browsers.WebRig) -> None:
     for content, said in HOSTILE.values():
         answer = await posted(rig, content, action="submit", code="upload", text=TEXT + "# typed\n")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 from urllib.parse import parse_qs, urlencode
 
@@ -159,28 +159,32 @@ class Visit:
         if self.without_archive is None or not self.headers.get("content-type", "").startswith(multipart.MEDIA):
             return await self.form(binary=True), False
         if self._form is None:
-            await self.form_with_file(None, self.client.settings.snapshot_limit_bytes)
+            await self.form_with_file(lambda: None, self.client.settings.snapshot_limit_bytes)
         form = await self.form()
         if self._has_file:
             form = {**form, **{name: [value] for name, value in self.without_archive.items()}}
         return form, self._has_file
 
-    async def form_with_file(self, file: BinaryIO | None, limit_bytes: int) -> tuple[dict[str, list[str]], bool]:
-        """Return the fields of a posted form, and whether it has a file, whose content goes into `file` as it arrives.
+    async def form_with_file(
+        self, begin: Callable[[], BinaryIO | None], limit_bytes: int
+    ) -> tuple[dict[str, list[str]], bool]:
+        """Return the fields of a posted form, and whether it has a file.
 
-        Without `file` the content is discarded. Raises TooLarge, and InvalidInput for a form that is not valid, or that
-        has several files.
+        When the file arrives, its content goes into the one that `begin` returns; None discards it. Raises
+        TooLarge, and InvalidInput for a form that is not valid, or that has several files.
         """
         parts = multipart.Parts(self.headers.get("content-type", ""))
         pieces: list[tuple[multipart.Head, list[bytes]]] = []
         size, sent = 0, False
+        file: BinaryIO | None = None
         async for chunk in self.chunks(limit_bytes + self.form_bytes):
             for one in parts.feed(chunk):
                 if isinstance(one, multipart.Head):
                     pieces.append((one, []))
                     if one.file and sent:
                         raise errors.InvalidInput("The form has several files.", hint="Choose one of them.")
-                    sent = sent or bool(one.file)
+                    if one.file:
+                        sent, file = True, begin()
                 elif pieces[-1][0].file:
                     if file is not None:
                         await asyncio.to_thread(file.write, one)
