@@ -378,6 +378,13 @@ async def test_without_scripts_an_archive_comes_with_the_form(rig: browsers.WebR
     assert "name: mine" in written.text
 
 
+async def test_the_names_of_fields_count_as_their_content_does(rig: browsers.WebRig) -> None:
+    """An archive may be large, the rest of its form not: it is held in memory."""
+    fields = {f"{number}{'x' * 10_000}": "" for number in range(200)}
+    answer = await posted(rig, zipped(*CODE), action="check", **fields)
+    assert (answer.status_code, "The form is too large." in browsers.text(answer.text)) == (413, True)
+
+
 @pytest.mark.parametrize("archive", [None, random.Random(1).randbytes(5000)])
 async def test_two_forms_at_the_same_time_make_one_job(rig: browsers.WebRig, archive: bytes | None) -> None:
     """The second comes while the first arrives. An archive is taken once at a time; the form with another is kept."""

@@ -181,6 +181,7 @@ class Visit:
             for one in parts.feed(chunk):
                 if isinstance(one, multipart.Head):
                     pieces.append((one, []))
+                    size += len(one.field) + len(one.file or b"")
                     if one.file and sent:
                         raise errors.InvalidInput("The form has several files.", hint="Choose one of them.")
                     if one.file:
@@ -188,10 +189,11 @@ class Visit:
                 elif pieces[-1][0].file:
                     if file is not None:
                         await asyncio.to_thread(file.write, one)
-                elif (size := size + len(one)) > self.form_bytes:
-                    raise errors.TooLarge("The form is too large.", hint=f"At most {self.form_bytes:,} bytes.")
                 else:
+                    size += len(one)
                     pieces[-1][1].append(one)
+                if size > self.form_bytes:
+                    raise errors.TooLarge("The form is too large.", hint=f"At most {self.form_bytes:,} bytes.")
         if not parts.ended:
             raise errors.Truncated("The form was cut off.", hint="Send it again.")
         values: dict[str, list[str]] = {}
