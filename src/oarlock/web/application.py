@@ -281,7 +281,7 @@ class Pages:
         if visit.method == "GET" and not script:
             return table.to("/login" + templating.query({"next": visit.address}))
         media = visit.headers.get("content-type", "").partition(";")[0]
-        if media in ("application/x-www-form-urlencoded", multipart.MEDIA):
+        if media in ("application/x-www-form-urlencoded", multipart.MEDIA) and not visit.plain:
             form, left_out = await visit.form_kept()
             kept = {"title": "Not logged in", "error": error, "form": form, "left_out": left_out, "media": media}
             return await self._response(visit, table.Filled(template="again.html", facts=kept, status=401), None)

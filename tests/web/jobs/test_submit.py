@@ -453,6 +453,23 @@ async def test_a_form_with_an_archive_outlives_a_session_that_ends_while_it_arri
     assert (answer.status_code, "typed before" in answer.text) == (401, True)
 
 
+async def test_a_script_learns_that_its_session_has_ended_whatever_type_its_archive_has(rig: browsers.WebRig) -> None:
+    """The body is read by then: it is no form that could be kept, and sent again."""
+    async with rig.browser("ann") as browser:
+
+        async def slowly() -> AsyncIterator[bytes]:
+            yield b""
+            async with rig.browser() as other:
+                other.cookies.update(browser.cookies)
+                assert (await other.post("/logout", headers=browsers.OURS)).status_code == 303
+            yield zipped(*CODE)
+
+        headers = {"Content-Type": "application/x-www-form-urlencoded", **browsers.OURS}
+        answer = await asyncio.wait_for(browser.post("/submit/code", content=slowly(), headers=headers), 60)
+    assert answer.status_code == 401
+    assert "error" in answer.json()
+
+
 @pytest.mark.parametrize("archive", [zipped(*CODE), tar(*CODE, zipped=False), random.Random(1).randbytes(3 << 20)])
 async def test_a_form_that_is_sent_again_without_its_archive_makes_no_job(rig: browsers.WebRig, archive: bytes) -> None:
     """A job without the code that was chosen would run, and fail on its node. A tar of texts is text itself."""
