@@ -96,6 +96,22 @@ def test_every_saved_figure_has_its_day() -> None:
             assert re.fullmatch(r"20\d\d-\d\d-\d\d [0-9a-f]{8,}\+?", cells[-1]), what
 
 
+def test_the_text_beside_the_figures_says_what_the_saved_rows_say() -> None:
+    """Rows that are saved anew, or for the first time, change the text, too."""
+    text = table.PAGE.read_text()
+    page, saved = (table.PAGE.parent / "strategies.md").read_text(), pictures.Saved(text)
+    alone = sorted(re.findall(r"\| DDP, 25 MB MLP,.*?alone a step takes (\d+) ms", text), key=int)
+    assert f" step takes {alone[0]} to {alone[-1]} ms alone" in page
+    (fast,) = re.findall(r"\| DDP, 25 MB MLP, 1 Gbit/s,.*?alone a step takes (\d+) ms", text)
+    assert f"({fast} ms in the row of 1 Gbit/s)" in text
+    assert f"{advising.MEGABITS} Mbit/s, so slow" in text
+    (links,) = set(re.findall(r"; links of (\d+) Mbit/s; ", text))
+    assert (f"The saved rows are of {links} Mbit/s" in text) == (int(links) != advising.MEGABITS)
+    assert ("not saved yet" in page) == (not saved.has(pictures.SENDERS))
+    ((_, worst),) = re.findall(r'(`auto` against .* compression="auto", all choices) \| ([\d.]+) x', text)
+    assert f"`compression: auto` takes up to {worst} times" in page
+
+
 def test_the_pictures_of_the_strategies_are_drawn_from_the_saved_rows(tmp_path: Path) -> None:
     """Each of them stands on the page, and a row that it needs is not renamed unnoticed."""
     rows = pictures.Saved(table.PAGE.read_text())

@@ -109,7 +109,8 @@ class Summaries(Hook):
 
     With `each`, the norms of every parameter too. The gradients must be there at the end of the step: call
     `zero_grad()` before `backward()`, not after the optimizer's step. Where ranks have divided the model (FSDP2, tensor
-    parallelism), the norms are those of the whole tensors.
+    parallelism), the norms are those of the whole tensors. They are completed by an exchange, so give the hook to the
+    sessions of all processes: one that has it alone, such as the chief, waits for the others for ever.
     """
 
     def __init__(

@@ -139,6 +139,7 @@ class Pages:
             origins.check_host(visit.headers.get("host", ""), self._settings.hosts)
             page = self._page(visit)
             script, visit.plain = script or page.stream, page.script
+            visit.without_archive = page.without_archive
             if visit.secret is not None:  # one that has ended counts, too: what was typed is kept
                 visit.form_bytes = page.form_bytes
             if page.stream or visit.method not in origins.SAFE:
@@ -283,8 +284,9 @@ class Pages:
         if visit.method == "GET" and not script:
             return table.to("/login" + templating.query({"next": visit.address}))
         media = visit.headers.get("content-type", "").partition(";")[0]
-        if media in ("application/x-www-form-urlencoded", multipart.MEDIA):
-            kept = {"title": "Not logged in", "error": error, "form": await visit.form(binary=True), "media": media}
+        if media in ("application/x-www-form-urlencoded", multipart.MEDIA) and not visit.plain:
+            form, left_out = await visit.form_kept()
+            kept = {"title": "Not logged in", "error": error, "form": form, "left_out": left_out, "media": media}
             return await self._response(visit, table.Filled(template="again.html", facts=kept, status=401), None)
         return await self._failure(visit, error)
 

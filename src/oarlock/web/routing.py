@@ -5,7 +5,7 @@ A room to come registers one page. The table of all pages is in `application`; t
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 from urllib.parse import quote
 
@@ -40,6 +40,9 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     calls an action with `script`, and gets its failures as JSON. A `live` page fetches itself again, and shows nothing
     but what its address and its user's rights determine: equal readers share its updates (`fragments`). `form_bytes` is
     the most of a form that the page takes.
+
+    A form that comes after the end of its session is kept for sending it again, but for an archive: then it gets the
+    fields `without_archive` instead. None: the page takes no archive.
     """
 
     path: str
@@ -53,6 +56,7 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     script: bool = False
     live: bool = False
     form_bytes: int = visits.FORM_LIMIT_BYTES
+    without_archive: Mapping[str, str] | None = None
     key: str = ""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import random
 import threading
 from collections import defaultdict
 from typing import Any
@@ -85,6 +86,40 @@ def test_a_band_is_drawn_for_a_point_alone_and_beside_an_infinite_one() -> None:
     assert chart.lines[0].band == "0.0,60.0 320.0,0.0 320.0,60.0 0.0,120.0"
     plain = curves.Columns("plain", 2, [0, 1], [0.0, 1.0], [2.0, 3.0], [], [])
     assert charts.of_lines("loss", [plain])[0].lines[0].band == "", "each point is drawn itself"
+
+
+class Moment(float):
+    """A time that counts its comparisons."""
+
+    compared = 0
+
+    def __lt__(self, other: float) -> bool:
+        Moment.compared += 1
+        return float(self) < other
+
+    def __le__(self, other: float) -> bool:
+        Moment.compared += 1
+        return float(self) <= other
+
+    def __gt__(self, other: float) -> bool:
+        Moment.compared += 1
+        return float(self) > other
+
+
+def test_a_thousand_marks_are_found_without_reading_the_line_for_each() -> None:
+    """A mark stands at the first point that is not before it. The times of a line of ranks go back now and then."""
+    generator = random.Random(1)
+    at = [step + generator.uniform(-3, 3) for step in range(1000)]
+    moments = sorted(generator.uniform(-5, 1010) for _ in range(1000))
+    told = curves.Columns("loss", 1000, list(range(1000)), at, [1.0] * 1000, [], [])
+    resized = msgspec.structs.replace(told, resized=list(map(Moment, moments)))
+    (chart,) = charts.of_lines("loss", [resized])
+    assert 1000 <= Moment.compared < 20_000
+    across = charts.Scale(0, 999, charts.WIDTH)
+    first = [next((place for place, time in enumerate(at) if time >= moment), None) for moment in moments]
+    places = [f"{across.at(place):.1f}" for place in first if place is not None]
+    assert len(set(first)) > 300
+    assert [mark.x for mark in chart.marks] == list(dict.fromkeys(places))
 
 
 def test_steps_without_a_number_are_kept_of_all_ranks_also_those_that_a_point_stands_for() -> None:

@@ -12,8 +12,10 @@ import tarfile
 import tempfile
 import threading
 import zipfile
+from collections.abc import AsyncIterator
 from typing import Any
 
+import html5lib
 import httpx
 import pytest
 import yaml
@@ -376,6 +378,43 @@ async def test_without_scripts_an_archive_comes_with_the_form(rig: browsers.WebR
     assert "name: mine" in written.text
 
 
+async def test_the_names_of_fields_count_as_their_content_does(rig: browsers.WebRig) -> None:
+    """An archive may be large, the rest of its form not: it is held in memory."""
+    fields = {f"{number}{'x' * 10_000}": "" for number in range(200)}
+    answer = await posted(rig, zipped(*CODE), action="check", **fields)
+    assert (answer.status_code, "The form is too large." in browsers.text(answer.text)) == (413, True)
+
+
+@pytest.mark.parametrize("archive", [None, random.Random(1).randbytes(5000)])
+async def test_two_forms_at_the_same_time_make_one_job(rig: browsers.WebRig, archive: bytes | None) -> None:
+    """The second comes while the first arrives. An archive is taken once at a time; the form with another is kept."""
+    typed = {"number": "n1", "text": TEXT, "action": "submit", "code": "none"}
+    file = {"archive": ("", b"") if archive is None else ("a.zip", zipped(("a", archive)))}
+    second: list[httpx.Response] = []
+    async with rig.browser("ann") as browser:
+        form = browser.build_request("POST", "/submit", data=typed, files=file)
+        body = form.read()
+
+        async def slowly() -> AsyncIterator[bytes]:
+            yield body[:-20]
+            second.append(await browser.post("/submit", data=typed, files=file, headers=browsers.OURS))
+            yield body[-20:]
+
+        headers = {"Content-Type": form.headers["content-type"], **browsers.OURS}
+        first = await browser.post("/submit", content=slowly(), headers=headers)
+        again = await browser.post("/submit", data=typed, files=file, headers=browsers.OURS)
+    assert first.status_code == 303
+    assert len(await jobs(rig)) == 1
+    assert again.headers["location"] == first.headers["location"], "the next archive is taken"
+    if archive is None:
+        assert second[0].headers["location"] == first.headers["location"]
+    else:
+        browsers.elements(second[0].text)
+        assert (second[0].status_code, "Another upload" in browsers.text(second[0].text)) == (409, True)
+        assert texts.typed(TEXT) in second[0].text, "the typed text is kept"
+        assert re.search(r'value="upload" checked', second[0].text), "sent again without an archive, it makes no job"
+
+
 async def test_without_scripts_a_refused_archive_leaves_the_form_as_it_was_typed(rig: browsers.WebRig) -> None:
     for content, said in HOSTILE.values():
         answer = await posted(rig, content, action="submit", code="upload", text=TEXT + "# typed\n")
@@ -393,6 +432,67 @@ async def test_a_form_with_an_archive_outlives_the_session(rig: browsers.WebRig)
         file = {"archive": ("a.zip", zipped(("a", bytes(range(256)))))}
         answer = await browser.post("/submit", data={"text": "typed before"}, files=file, headers=browsers.OURS)
     assert (answer.status_code, "typed before" in answer.text) == (401, True)
+
+
+async def test_a_form_with_an_archive_outlives_a_session_that_ends_while_it_arrives(rig: browsers.WebRig) -> None:
+    """The whole form is read by then: the answer has what was typed, and does not wait for more of it."""
+    async with rig.browser("ann") as browser:
+        typed = {"text": "typed before", "action": "submit", "code": "none"}
+        form = browser.build_request("POST", "/submit", data=typed, files={"archive": ("a.zip", zipped(*CODE))})
+        body = form.read()
+
+        async def slowly() -> AsyncIterator[bytes]:
+            yield body[:200]
+            async with rig.browser() as other:
+                other.cookies.update(browser.cookies)
+                assert (await other.post("/logout", headers=browsers.OURS)).status_code == 303
+            yield body[200:]
+
+        headers = {"Content-Type": form.headers["content-type"], **browsers.OURS}
+        answer = await asyncio.wait_for(browser.post("/submit", content=slowly(), headers=headers), 120)
+    assert (answer.status_code, "typed before" in answer.text) == (401, True)
+
+
+async def test_a_script_learns_that_its_session_has_ended_whatever_type_its_archive_has(rig: browsers.WebRig) -> None:
+    """The body is read by then: it is no form that could be kept, and sent again."""
+    async with rig.browser("ann") as browser:
+
+        async def slowly() -> AsyncIterator[bytes]:
+            yield b""
+            async with rig.browser() as other:
+                other.cookies.update(browser.cookies)
+                assert (await other.post("/logout", headers=browsers.OURS)).status_code == 303
+            yield zipped(*CODE)
+
+        headers = {"Content-Type": "application/x-www-form-urlencoded", **browsers.OURS}
+        answer = await asyncio.wait_for(browser.post("/submit/code", content=slowly(), headers=headers), 60)
+    assert answer.status_code == 401
+    assert "error" in answer.json()
+
+
+@pytest.mark.parametrize("archive", [zipped(*CODE), tar(*CODE, zipped=False), random.Random(1).randbytes(3 << 20)])
+async def test_a_form_that_is_sent_again_without_its_archive_makes_no_job(rig: browsers.WebRig, archive: bytes) -> None:
+    """A job without the code that was chosen would run, and fail on its node. A tar of texts is text itself."""
+    typed = {"number": "n1", "text": TEXT, "action": "submit", "code": "none", "digest": "a" * 64}
+    async with rig.browser() as browser:
+        ended = await browser.post("/submit", data=typed, files={"archive": ("a", archive)}, headers=browsers.OURS)
+        browsers.elements(ended.text)
+        assert (ended.status_code, "Only the archive is not kept" in browsers.text(ended.text)) == (401, True)
+        plain = await browser.post("/submit", data=typed, files={"archive": ("", b"")}, headers=browsers.OURS)
+        assert (plain.status_code, "archive" in browsers.text(plain.text)) == (401, False)
+    kept = kept_fields(ended.text)
+    assert kept == {**typed, "action": "check", "code": "upload", "digest": ""}
+    assert kept_fields(plain.text) == {**typed, "archive": ""}, "nothing was chosen"
+    checked = await posted(rig, None, **kept)
+    assert (checked.status_code, "Now:" in browsers.text(checked.text)) == (200, True)
+    assert re.search(r'value="upload" checked', checked.text)
+    assert (await posted(rig, None, **{**kept, "action": "submit"})).status_code == 422, "it needs its archive"
+    assert await jobs(rig) == []
+
+
+def kept_fields(page: str) -> dict[str, str]:
+    tree = html5lib.parse(page, namespaceHTMLElements=False)
+    return {one.get("name"): one.text or "" for one in tree.iter("textarea")}
 
 
 HOSTILE: dict[str, tuple[bytes, str]] = {

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 from urllib.parse import parse_qs, urlencode
 
@@ -65,6 +65,7 @@ class Visit:
         self.query = _decoded(scope["query_string"])
         self.scope_query: bytes = scope["query_string"]
         self.form_bytes = FORM_LIMIT_BYTES
+        self.without_archive: Mapping[str, str] | None = None  # as `routing.Page` has it
         self.plain = False  # a script reads the answer: a failure is JSON, and not a page
         self.secret = secret
         self.cookie = cookie
@@ -75,6 +76,7 @@ class Visit:
         self._client = transport.StreamingTransport(api, scope.get("client"), unasked)
         self._server: bodies.Server | None = None
         self._form: dict[str, list[str]] | None = None
+        self._has_file = False
         self.client = self.connected(secret)
 
     def connected(self, secret: str | None) -> calls.Client:
@@ -149,33 +151,56 @@ class Visit:
             self._form = multipart.fields(body, media, binary=binary) if several else _decoded(body)
         return self._form
 
-    async def form_with_file(self, file: BinaryIO, limit_bytes: int) -> tuple[dict[str, list[str]], bool]:
-        """Return the fields of a posted form, and whether it has a file, whose content goes into `file` as it arrives.
+    async def form_kept(self) -> tuple[dict[str, list[str]], bool]:
+        """Return the fields of a posted form for sending it again, and whether an archive was left out of them.
 
-        Raises TooLarge, and InvalidInput for a form that is not valid, or that has several files.
+        Raises TooLarge, and InvalidInput.
+        """
+        if self.without_archive is None or not self.headers.get("content-type", "").startswith(multipart.MEDIA):
+            return await self.form(binary=True), False
+        if self._form is None:
+            await self.form_with_file(lambda: None, self.client.settings.snapshot_limit_bytes)
+        form = await self.form()
+        if self._has_file:
+            form = {**form, **{name: [value] for name, value in self.without_archive.items()}}
+        return form, self._has_file
+
+    async def form_with_file(
+        self, begin: Callable[[], BinaryIO | None], limit_bytes: int
+    ) -> tuple[dict[str, list[str]], bool]:
+        """Return the fields of a posted form, and whether it has a file.
+
+        When the file arrives, its content goes into the one that `begin` returns; None discards it. Raises
+        TooLarge, and InvalidInput for a form that is not valid, or that has several files.
         """
         parts = multipart.Parts(self.headers.get("content-type", ""))
         pieces: list[tuple[multipart.Head, list[bytes]]] = []
         size, sent = 0, False
+        file: BinaryIO | None = None
         async for chunk in self.chunks(limit_bytes + self.form_bytes):
             for one in parts.feed(chunk):
                 if isinstance(one, multipart.Head):
                     pieces.append((one, []))
+                    size += len(one.field) + len(one.file or b"")
                     if one.file and sent:
                         raise errors.InvalidInput("The form has several files.", hint="Choose one of them.")
-                    sent = sent or bool(one.file)
+                    if one.file:
+                        sent, file = True, begin()
                 elif pieces[-1][0].file:
-                    await asyncio.to_thread(file.write, one)
-                elif (size := size + len(one)) > self.form_bytes:
-                    raise errors.TooLarge("The form is too large.", hint=f"At most {self.form_bytes:,} bytes.")
+                    if file is not None:
+                        await asyncio.to_thread(file.write, one)
                 else:
+                    size += len(one)
                     pieces[-1][1].append(one)
+                if size > self.form_bytes:
+                    raise errors.TooLarge("The form is too large.", hint=f"At most {self.form_bytes:,} bytes.")
         if not parts.ended:
             raise errors.Truncated("The form was cut off.", hint="Send it again.")
         values: dict[str, list[str]] = {}
         for head, content in pieces:
             if head.file is None:
                 values.setdefault(head.field, []).append(multipart.text(b"".join(content)))
+        self._form, self._has_file = values, sent  # the body is read: `form_kept` cannot read it once more
         return values, sent
 
     async def chunks(self, limit_bytes: int) -> AsyncIterator[bytes]:

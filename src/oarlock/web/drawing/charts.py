@@ -5,6 +5,8 @@ Coordinates are numbers in attributes, which the content policy allows; colours 
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from typing import TypeGuard
@@ -141,11 +143,13 @@ def _line(one: curves.Columns, across: Scale, up: Scale) -> Line:
 
 def _marks(one: curves.Columns, across: Scale, *, apart: bool) -> Iterator[Mark]:
     """Yield a mark at the first point after each time. The start of the first attempt has none."""
+    until = list(itertools.accumulate(one.at, max))  # the times of ranks need not be in order
     for kind, moments in (("restart", one.starts[1:]), ("resize", one.resized)):
         for moment in moments:
-            step = next((step for step, at in zip(one.steps, one.at, strict=True) if at >= moment), None)
-            if step is not None:
-                yield Mark(kind, f"{across.at(step):.1f}", f"series-{one.colour}" if apart else "violet")
+            place = bisect.bisect_left(until, moment)
+            if place < len(until):
+                x = f"{across.at(one.steps[place]):.1f}"
+                yield Mark(kind, x, f"series-{one.colour}" if apart else "violet")
 
 
 def _runs(steps: Sequence[int], values: Sequence[float | None], across: Scale, up: Scale) -> Iterator[str]:

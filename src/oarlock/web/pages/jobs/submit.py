@@ -11,13 +11,14 @@ reading YAML is slow, and the page checks while one types.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import secrets
 import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
 from starlette import responses
@@ -49,6 +50,8 @@ COMMON: dict[str, str] = {
 """The fields of the form, by their paths."""
 LISTS = frozenset({"roles.worker.gpu_type"})
 SHOWN_LEFT_OUT = 10
+WITHOUT_ARCHIVE = MappingProxyType({"action": "check", "code": "upload", "digest": ""})
+"""The fields of a form whose archive was lost: it makes no job before there is an archive again."""
 MOST_CHARACTERS = 1 << 16
 """The longest text of this page. The command line reads longer ones."""
 
@@ -107,20 +110,34 @@ async def act(visit: visits.Visit) -> routing.Filled | responses.Response:
     """Check the text, write the form's fields into it, or submit it."""
     if not visit.headers.get("content-type", "").startswith(multipart.MEDIA):
         return await _answered(visit, await visit.form())
-    with visit.alone("upload"):
+    told = ""
+    refused: errors.OarlockError | None = None
+    with contextlib.ExitStack() as alone:
         async with scratch.folder("oarlock-upload-") as folder:
             archive, limit = folder / "archive", visit.client.settings.snapshot_limit_bytes
             with archive.open("wb") as file:
-                form, sent = await visit.form_with_file(file, limit)
-            if not sent:
-                return await _answered(visit, form)
-            try:
-                code = await _stored(visit, archive, folder)
-            except errors.Unauthenticated:
-                raise
-            except errors.OarlockError as error:
-                return await _answered(visit, form, refused=error)
-    return await _answered(visit, {**form, "code": ["upload"], "digest": [code.digest]}, told=code.told)
+
+                def begin() -> BinaryIO | None:
+                    nonlocal refused
+                    try:
+                        alone.enter_context(visit.alone("upload"))
+                    except errors.Conflict as error:
+                        refused = error
+                        return None
+                    return file
+
+                form, sent = await visit.form_with_file(begin, limit)
+            if sent:
+                digest = ""  # without an archive that was taken, `upload` makes no job
+                try:
+                    if refused is None:
+                        digest, told = await _stored(visit, archive, folder)
+                except errors.Unauthenticated:
+                    raise
+                except errors.OarlockError as error:
+                    refused = error
+                form = {**form, "code": ["upload"], "digest": [digest]}
+    return await _answered(visit, form, told=told, refused=refused)
 
 
 async def _answered(
@@ -350,6 +367,13 @@ def _several(typed: str) -> Iterator[str]:
 
 PAGES: tuple[routing.Page, ...] = (
     routing.Page(path="/submit", title="Submit", handler=show, right=users.Right.USER, key="s"),
-    routing.Page(path="/submit", title="Submit", handler=act, method="POST", right=users.Right.USER),
+    routing.Page(
+        path="/submit",
+        title="Submit",
+        handler=act,
+        method="POST",
+        right=users.Right.USER,
+        without_archive=WITHOUT_ARCHIVE,
+    ),
     routing.Page(path="/submit/code", handler=upload, method="POST", right=users.Right.USER, script=True),
 )
