@@ -227,7 +227,7 @@ def test_new_bounds_decide_whether_the_others_wait_for_a_successor(shell: shells
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", ["allreduce", "servers"])  # idle servers change nothing here
 def test_a_stopped_worker_is_left_behind_once_its_hang_is_seen(shell: shells.Shell, way: str) -> None:
     shell.write("elastic.py", PRINTS + SCRIPT)
     name, (strategy, roles) = f"stopped-{way}", WAYS[way]
