@@ -76,6 +76,7 @@ async def test_a_wrong_secret_costs_no_transaction(rig: rigs.Rig, monkeypatch: p
 
 
 async def test_a_code_is_good_for_a_minute(rig: rigs.Rig) -> None:
+    assert (users.CODE_S, users.IDLE_S, users.SESSION_S) == (60.0, 12 * 3600.0, 7 * 24 * 3600.0)
     early, late = await code_of(rig, "ann"), await code_of(rig, "ann")
     rig.clock.now += users.CODE_S - 1
     assert (await begin(rig, early)).status_code == 201

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import csv
 import datetime as dt
 import html
+import io
 import re
 import time
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+import msgspec
 import pytest
 from tests.api.jobs import test_outlook
 from tests.web import browsers
@@ -277,6 +280,15 @@ async def test_jobs_are_filtered_by_time_and_name_and_the_form_keeps_both(rig: b
         await rig.submit("ann", name="new")
         fresh = (await browser.get("/jobs", params={"since": "1h", "seen": seen})).text
         assert (names(fresh), "1 new job" in browsers.text(fresh)) == (["late-too", "late"], True)
+
+
+async def test_no_cell_of_the_file_of_jobs_is_a_formula(rig: browsers.WebRig) -> None:
+    job = await rig.submit("ann", name="plain", command="=1+1")
+    rig.store._state._jobs[job.id] = msgspec.structs.replace(rig.store._state._jobs[job.id], name="@name", pool="-pool")
+    async with rig.browser("ann") as browser:
+        (row,) = list(csv.reader(io.StringIO((await browser.get("/jobs.csv")).text)))[1:]
+    assert {"'@name", "'-pool"} <= {*row}, "a formula would begin with another sign"
+    assert not [cell for cell in row if cell.startswith(("=", "+", "-", "@"))]
 
 
 async def test_each_action_shows_its_command(rig: browsers.WebRig) -> None:

@@ -323,12 +323,15 @@ async def test_hostile_names_on_the_cluster_are_text(rig: browsers.WebRig) -> No
             for one, more in ((job, {}), (waits, {"refusal": refusal})):
                 told = {"name": text, "pool": text, **more}
                 rig.store._state._jobs[one.id] = msgspec.structs.replace(rig.store._state._jobs[one.id], **told)
-            paths = ("/cluster", "/cluster?colour=pool&node=here", "/", "/pools", "/usage?by=pool")
+            await rig.happen(waits.id, events.Edited(priority=abs(first) % 100))  # the forecast is made anew
+            paths = ("/cluster", "/cluster?colour=pool&node=here", "/", "/pools", "/usage?by=pool", f"/jobs/{waits.id}")
             found = [(await browser.get(path)).text for path in paths]
             elements = [browsers.elements(page) for page in found]
             seen = seen or elements
             assert elements == seen, text
             assert texts.visible(text[:100]) in browsers.text(found[0])
+            holders = found[-1][found[-1].index('data-table="holders"') :].partition("</table>")[0]
+            assert texts.visible(text[:20]) in browsers.text(holders)
 
 
 async def test_hostile_names_of_files_are_text(rig: browsers.WebRig) -> None:
