@@ -323,7 +323,7 @@ async def test_hostile_names_on_the_cluster_are_text(rig: browsers.WebRig) -> No
             for one, more in ((job, {}), (waits, {"refusal": refusal})):
                 told = {"name": text, "pool": text, **more}
                 rig.store._state._jobs[one.id] = msgspec.structs.replace(rig.store._state._jobs[one.id], **told)
-            await rig.happen(waits.id, events.Edited(priority=abs(first) % 100))  # the forecast is made anew
+            await rig.happen(waits.id, events.Edited(priority=7))  # the forecast is made anew
             paths = ("/cluster", "/cluster?colour=pool&node=here", "/", "/pools", "/usage?by=pool", f"/jobs/{waits.id}")
             found = [(await browser.get(path)).text for path in paths]
             elements = [browsers.elements(page) for page in found]
