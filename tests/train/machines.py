@@ -1,4 +1,4 @@
-"""Two machines in miniature, whose link a test cuts and heals: network namespaces, for which it must be root."""
+"""Machines in miniature, whose links a test makes slow, cuts and heals: network namespaces, which need root."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ctypes
 import os
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from bench.train import links
 from tests import needs
@@ -15,8 +15,8 @@ NEW_NETWORK = 0x40000000  # CLONE_NEWNET
 
 
 @contextmanager
-def linked() -> Iterator[tuple[links.Machine, ...]]:
-    made = links.link(1000)
+def there(made: AbstractContextManager[tuple[links.Machine, ...]]) -> Iterator[tuple[links.Machine, ...]]:
+    """Make the machines, or skip the test where network namespaces are not allowed."""
     try:
         found = made.__enter__()
     except (RuntimeError, OSError) as cause:
@@ -25,6 +25,10 @@ def linked() -> Iterator[tuple[links.Machine, ...]]:
         yield found
     finally:
         made.__exit__(None, None, None)
+
+
+def linked() -> AbstractContextManager[tuple[links.Machine, ...]]:
+    return there(links.link(1000))
 
 
 def enter(machine: links.Machine) -> None:

@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 import torch
 from bench.train import links, ranks
-from tests import needs
 from tests.train import crew, machines
 from torch import nn
 
@@ -28,15 +27,8 @@ ATTEMPTS = 3
 
 @pytest.fixture
 def slow_senders() -> Iterator[tuple[links.Machine, ...]]:
-    made = links.network(4, WORKERS + 1, receives=1000, fast=1)
-    try:
-        found = made.__enter__()
-    except (RuntimeError, OSError) as cause:
-        needs.skip("network namespaces", str(cause))
-    try:
+    with machines.there(links.network(4, WORKERS + 1, receives=1000, fast=1)) as found:
         yield found
-    finally:
-        made.__exit__(None, None, None)
 
 
 def learn(folder: Path, places: tuple[links.Machine, ...], strategy: str) -> None:

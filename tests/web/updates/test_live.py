@@ -319,23 +319,28 @@ async def test_a_page_that_cannot_be_made_has_no_mark_and_asks(rig: browsers.Web
         assert (await page.next("changed")).marks == {}
 
 
-async def test_news_do_not_wait_for_a_page_that_takes_long(
-    rig: browsers.WebRig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job = await rig.submit("ann", name="mine")
-    go = asyncio.Event()
-    make = rig.app._made
+def held(rig: browsers.WebRig, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Hold the updates of the page of pools until the event is set."""
+    go, make = asyncio.Event(), rig.app._made
 
     async def slowly(visit: visits.Visit, page: routing.Page) -> fragments.Made:
         if visit.path == "/pools" and visit.told is not None:
             await go.wait()
         return await make(visit, page)
 
+    monkeypatch.setattr(rig.app, "_made", slowly)
+    return go
+
+
+async def test_news_do_not_wait_for_a_page_that_takes_long(
+    rig: browsers.WebRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = await rig.submit("ann", name="mine")
     async with rig.browser("ann") as browser, opened(browser) as page:
         await page.next("open")
         for name, path in {"list": "/jobs", "slow": "/pools"}.items():
             await browser.get(path, headers=FRAGMENT | {"Oarlock-Page": name})
-        monkeypatch.setattr(rig.app, "_made", slowly)
+        go = held(rig, monkeypatch)
         await rig.happen(job.id, events.Edited(priority=7))
         news = await page.next("changed")
         assert "slow" not in news.marks
@@ -349,14 +354,6 @@ async def test_a_session_is_told_before_the_pages_of_others_are_made(
 ) -> None:
     monkeypatch.setattr(telling, "PATIENCE_S", 240.0)
     job = await rig.submit("ann", name="mine")
-    go = asyncio.Event()
-    make = rig.app._made
-
-    async def slowly(visit: visits.Visit, page: routing.Page) -> fragments.Made:
-        if visit.path == "/pools" and visit.told is not None:
-            await go.wait()
-        return await make(visit, page)
-
     async with contextlib.AsyncExitStack() as stack:
         slow, quick, both = [await stack.enter_async_context(rig.browser("ann")) for _ in range(3)]
         pages = [await stack.enter_async_context(opened(one)) for one in (slow, quick, both)]
@@ -365,7 +362,7 @@ async def test_a_session_is_told_before_the_pages_of_others_are_made(
         for browser, name, path in ((slow, "a" * 4, "/pools"), (quick, "b" * 4, "/jobs")):
             await browser.get(path, headers=FRAGMENT | {"Oarlock-Page": name})
             await both.get(path, headers=FRAGMENT | {"Oarlock-Page": name})
-        monkeypatch.setattr(rig.app, "_made", slowly)
+        go = held(rig, monkeypatch)
         await rig.happen(job.id, events.Edited(priority=7))
         assert (await pages[1].next("changed")).marks.keys() == {"bbbb"}, "the other page is not made yet"
         go.set()
