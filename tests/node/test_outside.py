@@ -1,4 +1,7 @@
-"""A server outside the cluster makes the same pods as the one inside. Only the server's address tells them apart."""
+"""A server outside the cluster makes the same pods as the one inside. Only the server's address tells them apart.
+
+It has the rights of the service account of `deploy/`, as the one inside.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import base64
 import contextlib
 import json
 import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -39,7 +43,24 @@ def outside(site: Site, tmp_path: Path) -> Iterator[shells.Shell]:
 
 def opened(site: Site, folder: Path, settings: str) -> contextlib.AbstractContextManager[shells.Shell]:
     """Open the shell of a user whose server runs on this machine, with TLS and these settings of the page."""
-    return outsides.opened(site.env["KUBECONFIG"], address(site), folder, settings)
+    kubeconfig = folder.with_suffix(".kubeconfig")
+    kubeconfig.write_text(json.dumps(as_the_server(site)))
+    return outsides.opened(str(kubeconfig), address(site), folder, settings)
+
+
+def as_the_server(site: Site) -> dict[str, Any]:
+    """Return a kubeconfig with the rights of the server in the cluster."""
+    found: dict[str, Any] = json.loads(site.kubectl("config", "view", "--raw", "--minify", "--flatten", "-o", "json"))
+    accounts = f"/api/v1/namespaces/{conftest.SERVER}/serviceaccounts"
+    asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 86_400}}
+    command = ["kubectl", "create", "--raw", f"{accounts}/{conftest.SERVER}/token", "--filename", "-"]
+    answer = subprocess.run(
+        command, env=site.env, input=json.dumps(asked), capture_output=True, text=True, check=True
+    ).stdout
+    found["users"] = [
+        {"name": one["name"], "user": {"token": json.loads(answer)["status"]["token"]}} for one in found["users"]
+    ]
+    return found
 
 
 def manifests(site: Site, shell: shells.Shell) -> tuple[list[Any], list[dict[str, Any]]]:

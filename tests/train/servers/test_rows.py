@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from oarlock.train.servers import addresses
 from oarlock.train.servers.model import openings, rows, sharding
 from oarlock.train.servers.wire import frames, handshake, memory
 from oarlock.train.servers.workers import links, remotes, staging
+from oarlock.train.strategies import changes
 
 TABLE, COLUMNS, WORDS = 4000, 24, 12
 OPTIMIZERS: dict[str, dict[str, Any]] = {
@@ -87,6 +89,40 @@ def test_two_workers_and_two_servers_train_as_one_process(tmp_path: Path) -> Non
         farms = [stack.enter_context(farm.running(2)) for _ in OPTIMIZERS]
         env = {addresses.TOKEN: farm.TOKEN, addresses.VARIABLE: ",".join(farms[0].servers)}
         codes = crew.run(served, [",".join(each.servers) for each in farms], True, folder=tmp_path, env=env)
+    assert codes == [0, 0], crew.output(tmp_path)
+
+
+def chosen() -> None:
+    model, _ = taught("SGD", "auto", range(train.rank(), train.rank() + 1))
+    expected, _ = taught("SGD", None, range(2))
+    for name, value in model.state_dict().items():
+        assert torch.allclose(value, expected.state_dict()[name], rtol=1e-9, atol=1e-12), name
+
+
+def clipped() -> None:
+    """Change the gradients of late steps, too: nobody has named parameter servers."""
+    model = Reader(matrix=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    train.data_parallel(model, optimizer)
+    for step in range(changes.LOOKS + 3):
+        optimizer.zero_grad()
+        model(words(step, train.rank())).square().mean().backward()
+        if step > changes.LOOKS:
+            assert model.out is not None
+            model.out.weight.grad.mul_(0.5)
+            with pytest.raises(errors.StateError, match="its gradients are sparse"):
+                optimizer.step()
+            os._exit(0)  # the other one meets the same error
+        optimizer.step()
+    raise AssertionError("the changed gradients were exchanged")
+
+
+@pytest.mark.parametrize("work", [chosen, clipped])
+def test_auto_uses_servers_for_sparse_gradients(work: Callable[[], None], tmp_path: Path) -> None:
+    """No other strategy exchanges them."""
+    with farm.running(2) as servers:
+        env = {addresses.TOKEN: farm.TOKEN, addresses.VARIABLE: ",".join(servers.servers)}
+        codes = crew.run(work, folder=tmp_path, env=env)
     assert codes == [0, 0], crew.output(tmp_path)
 
 

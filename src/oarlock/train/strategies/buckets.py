@@ -86,7 +86,8 @@ class Bucket:
         gradient = self.parameters[place].grad
         if gradient is not None and gradient.is_sparse:
             raise errors.StateError(
-                f"{self.names[place]} has a sparse gradient, which allreduce does not exchange: use sparse=False"
+                f"{self.names[place]} has a sparse gradient, which allreduce does not exchange: use "
+                'sparse=False, or parameter servers (strategy="ps")'
             )
         self._made[place] = True
         self._unmade -= 1

@@ -69,6 +69,8 @@ class ParameterServers(Strategy):
     """
 
     kind = "ps"
+    was_chosen = False
+    """Whether `auto` has chosen it, without a measurement."""
     why_no_scaler = "each worker has its own gradients, and would pass over a step alone while the others wait for it"
 
     def __init__(
@@ -123,14 +125,13 @@ class ParameterServers(Strategy):
         self.figures.measures_noise = sync  # without it no mean of gradients is made
 
     def attach(self, model: nn.Module, optimizer: optim.Optimizer | None = None) -> nn.Module:
-        self._by_row = {
-            id(each.weight) for each in model.modules() if getattr(each, "sparse", False) and _is_table(each)
-        }
+        self._by_row = tables(model)
         if self._connect(replicas.trained(model), optimizer):
             worlds.meet_at_servers()  # if the script alone has named this strategy
             self._take_part()
             if self._world.world_size > 1:
-                self._first_steps = changes.FirstSteps(self.parameters, says=self._world.is_chief)
+                says = self._world.is_chief
+                self._first_steps = changes.FirstSteps(self.parameters, says=says, refuses=self.was_chosen)
             replicas.broadcast(model)
             self.begin()
         return model
@@ -497,10 +498,14 @@ class ParameterServers(Strategy):
             for number, (_, one) in enumerate(self._named)
         ]
         self._staging.finish()
-        several = self._servers if len(self._servers) > 1 else []
+        begin = self._world.rank * len(self._servers) // self._world.world_size
+        servers = (
+            self._servers[begin:] + self._servers[:begin]
+        )  # one link of a server is not that of all workers at once
+        several = servers if len(servers) > 1 else []
         agreeing = several if self.rejoins else []
         with self.figures.waiting:
-            for server in self._servers:
+            for server in servers:
                 self.figures.sent_bytes += server.push(gradients, settings, self._wish, hold=bool(agreeing))
             for server in agreeing:  # no server makes an update that another one cannot make, because a worker died
                 server.agree()
@@ -508,7 +513,7 @@ class ParameterServers(Strategy):
                 server.commit()
             for server in several if self._giving is not None else ():
                 server.await_answer()  # a successor may need the weights before this update
-            for server in self._servers:
+            for server in servers:
                 self._strongest = max(self._strongest, server.take())
         self._norms.take([server.norms for server in self._servers], self.figures)
         self._steps += 1
@@ -581,5 +586,8 @@ def _sparse(tensor: torch.Tensor | None) -> torch.Tensor | None:
     return tensor.detach().to("cpu").coalesce()
 
 
-def _is_table(module: nn.Module) -> bool:
-    return isinstance(module, (nn.Embedding, nn.EmbeddingBag))
+def tables(model: nn.Module) -> set[int]:
+    """Return the ids of the parameters whose gradients are sparse."""
+    return {
+        id(each.weight) for each in model.modules() if isinstance(each, (nn.Embedding, nn.EmbeddingBag)) and each.sparse
+    }
