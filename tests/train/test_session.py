@@ -58,6 +58,17 @@ def test_an_error_loses_no_checkpoint_that_one_process_is_writing(tmp_path: Path
     assert manifests.fault(path, manifests.read(path)) is None
 
 
+def test_an_evaluator_saves_nothing_among_the_checkpoints_of_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has no rank, and would be the chief of a world of its own."""
+    monkeypatch.setenv("OARLOCK_ROLE", "evaluator")
+    monkeypatch.setenv("OARLOCK_CHECKPOINTS", str(tmp_path / "theirs"))
+    with pytest.raises(errors.StateError, match="open no Session where OARLOCK_ROLE is evaluator"):
+        scripts.count(tmp_path)
+    assert not (tmp_path / "theirs").exists()
+
+
 def test_under_oarlock_the_job_decides_and_the_agent_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     report, theirs = tmp_path / "report", tmp_path / "theirs"
     report.mkdir()

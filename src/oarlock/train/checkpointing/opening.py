@@ -23,7 +23,16 @@ def checkpoints(
     completed: Callable[[Saved], None],
     written: Callable[..., None] | None,
 ) -> Checkpoints:
-    """Open the checkpoints in `place`. All ranks call it, unless they save `apart`."""
+    """Open the checkpoints in `place`. All ranks call it, unless they save `apart`.
+
+    StateError in an evaluator: it is no rank of the training, and would save its own state as the newest one.
+    """
+    if environment.named_place(world.rank)[0] == "evaluator":
+        raise errors.StateError(
+            f"this task is the job's evaluator, and a Session saves checkpoints among those of the training ({place}): "
+            "open no Session where OARLOCK_ROLE is evaluator, and read the checkpoints there, or evaluate in a hook of "
+            "the training's Session"
+        )
     directory = Path(place).absolute()
     try:
         directory.mkdir(parents=True, exist_ok=True)
