@@ -22,6 +22,7 @@ UPDATES, FEW = stage.many(10_000, 200), stage.many(100, 20)
 IDLE_S = stage.many(60, 6)
 USERS, RUNNING, RATE, SECONDS = 10, 3, 20, stage.many(20, 5)
 PAUSE_S = 0.5
+ROUNDS = stage.many(5, 1)
 _NAMES, _CHANGES = itertools.count(), itertools.count()
 REST_S = 5.0
 
@@ -122,47 +123,37 @@ def together() -> list[table.Row]:
 
 
 async def _together(server: servers.Server) -> list[table.Row]:
-    before = await _change(server, [])
-    await asyncio.sleep(REST_S)
-    resting_mb = processes.memory_mb(server.pid)
-    async with contextlib.AsyncExitStack() as stack:
-        first, second = await _ids(server)
-        paths = ("/jobs", "/", f"/jobs/{first}", "/cluster", f"/jobs/{second}")  # links name jobs by their ids
-        tokens = [await _token(server, number) for number in range(USERS)]
-        played = [
-            _Played(await stack.enter_async_context(_browser(server, token)), path)
-            for token in tokens
-            for path in paths
-        ]
-        following = [asyncio.create_task(client.follow()) for client in played]
-        await asyncio.gather(*(one.opened.wait() for one in played))
+    tokens = [await _token(server, number) for number in range(USERS)]
+    alone, opened = [await _change(server, [])], []
+    for _ in range(ROUNDS):
+        opened.append(await _opened(server, tokens))
         await asyncio.sleep(REST_S)
-        idle = await _spent(server, IDLE_S / 4)
-        both = await _change(server, played)
-        memory = processes.memory_mb(server.pid) - resting_mb
-        for one in following:
-            one.cancel()
-        await asyncio.gather(*following, return_exceptions=True)
-    await asyncio.sleep(REST_S)
-    alone = [before, await _change(server, [])]
-    events_cpu = sum(one.cpu for one in alone) / len(alone)
-    late = [one for page in played for one in page.late(both.events)]
-    kept = f"{both.rate:.0f} events/s"
+        alone.append(await _change(server, []))
+    costs = [
+        one.both.cpu - (before.cpu + after.cpu) / 2
+        for one, before, after in zip(opened, alone, alone[1:], strict=False)
+    ]
+    seconds = sum(one.both.seconds for one in opened)
+    late = [each for one in opened for page in one.played for each in page.late(one.both.events)]
+    played = [page for one in opened for page in one.played]
+    kept = f"{table.median([one.both.rate for one in opened]):.0f} events/s"
     asked, same = sum(page.fetched for page in played), sum(page.same for page in played)
     unasked, taken = sum(page.unasked for page in played), sum(page.taken for page in played)
-    name = f"{len(played)} open pages of {USERS} users"
+    name = f"{len(opened[0].played)} open pages of {USERS} users"
     return [
-        stage.row(f"{name}, memory of the server above idle", memory, "MB", 25, f"after {SECONDS} s of {kept}"),
+        stage.row(
+            f"{name}, memory of the server above idle", opened[0].memory_mb, "MB", 25, f"after {SECONDS} s of {kept}"
+        ),
         stage.row(
             f"{name}, processor time at {RATE} events/s",
-            both.cpu - events_cpu,
+            table.median(costs),
             "% of a core",
             15,
-            f"more than the events alone, {' and '.join(f'{one.cpu:.0f}' for one in alone)} % before and after; "
-            f"{kept}, "
-            f"{taken / both.seconds:.0f} updates/s came with the news, {asked / both.seconds:.0f} were asked for, "
-            f"{same} of these without a change; {unasked / both.seconds:.0f} pages/s had the content already; "
-            f"without events {idle:.1f} %",
+            f"{table.spread(costs, '%')}, more than the events alone in turn, which cost "
+            f"{min(one.cpu for one in alone):.0f} to {max(one.cpu for one in alone):.0f} %; {kept}, "
+            f"{taken / seconds:.0f} updates/s came with the news, {asked / seconds:.0f} were asked for, "
+            f"{same} of these without a change; {unasked / seconds:.0f} pages/s had the content already; "
+            f"without events {table.median([one.idle_cpu for one in opened]):.1f} %",
         ),
         stage.row(
             f"{name}, from an event to the updated page, p95",
@@ -172,6 +163,38 @@ async def _together(server: servers.Server) -> list[table.Row]:
             f"median {table.median(late) if late else 0.0:.2g} s; the pages are played, without a browser's drawing",
         ),
     ]
+
+
+class _Opened(NamedTuple):
+    """What the pages of all users have cost while they were open."""
+
+    played: list[_Played]
+    idle_cpu: float
+    both: _Cost
+    memory_mb: float
+
+
+async def _opened(server: servers.Server, tokens: list[str]) -> _Opened:
+    """Open the pages, change jobs, and close them."""
+    resting_mb = processes.memory_mb(server.pid)
+    async with contextlib.AsyncExitStack() as stack:
+        first, second = await _ids(server)
+        paths = ("/jobs", "/", f"/jobs/{first}", "/cluster", f"/jobs/{second}")  # links name jobs by their ids
+        played = [
+            _Played(await stack.enter_async_context(_browser(server, token)), path)
+            for token in tokens
+            for path in paths
+        ]
+        following = [asyncio.create_task(client.follow()) for client in played]
+        await asyncio.gather(*(one.opened.wait() for one in played))
+        await asyncio.sleep(REST_S)
+        idle_cpu = await _spent(server, IDLE_S / 4)
+        both = await _change(server, played)
+        memory_mb = processes.memory_mb(server.pid) - resting_mb
+        for one in following:
+            one.cancel()
+        await asyncio.gather(*following, return_exceptions=True)
+    return _Opened(played, idle_cpu, both, memory_mb)
 
 
 async def _ids(server: servers.Server) -> list[str]:
