@@ -16,9 +16,11 @@ from oarlock.spec import attempts, curves, jobfile, jobs
 
 def told(job: jobs.Job, live: attempts.Attempt) -> curves.Batch | None:
     """Return the batch of each process, in examples; None where the job file leaves it to the script."""
+    if job.spec.batch is None:
+        return live.batch
     train = live.tasks if jobfile.waits(job.spec) else live.members  # no step is made without one of them
     ranks = sum(job.spec.roles[task.role].nproc for task in train if task.role in ends.COLLECTIVE_ROLES)
-    if job.spec.batch is None or not ranks:
+    if not ranks:
         return live.batch
     decided, size = live.batch, job.spec.batch.size
     if decided is not None and decided.local * decided.accumulate * ranks >= size:
