@@ -124,25 +124,25 @@ def together() -> list[table.Row]:
 
 async def _together(server: servers.Server) -> list[table.Row]:
     tokens = [await _token(server, number) for number in range(USERS)]
-    alone, opened = [await _change(server, [])], []
+    alone, rounds = [await _change(server, [])], []
     for _ in range(ROUNDS):
-        opened.append(await _opened(server, tokens))
+        rounds.append(await _measure_open_pages(server, tokens))
         await asyncio.sleep(REST_S)
         alone.append(await _change(server, []))
     costs = [
         one.both.cpu - (before.cpu + after.cpu) / 2
-        for one, before, after in zip(opened, alone, alone[1:], strict=False)
+        for one, (before, after) in zip(rounds, itertools.pairwise(alone), strict=True)
     ]
-    seconds = sum(one.both.seconds for one in opened)
-    late = [each for one in opened for page in one.played for each in page.late(one.both.events)]
-    played = [page for one in opened for page in one.played]
-    kept = f"{table.median([one.both.rate for one in opened]):.0f} events/s"
+    seconds = sum(one.both.seconds for one in rounds)
+    late = [each for one in rounds for each in one.late]
+    played = [page for one in rounds for page in one.played]
+    kept = f"{table.median([one.both.rate for one in rounds]):.0f} events/s"
     asked, same = sum(page.fetched for page in played), sum(page.same for page in played)
     unasked, taken = sum(page.unasked for page in played), sum(page.taken for page in played)
-    name = f"{len(opened[0].played)} open pages of {USERS} users"
+    name = f"{len(rounds[0].played)} open pages of {USERS} users"
     return [
         stage.row(
-            f"{name}, memory of the server above idle", opened[0].memory_mb, "MB", 25, f"after {SECONDS} s of {kept}"
+            f"{name}, memory of the server above idle", rounds[0].memory_mb, "MB", 25, f"after {SECONDS} s of {kept}"
         ),
         stage.row(
             f"{name}, processor time at {RATE} events/s",
@@ -152,8 +152,8 @@ async def _together(server: servers.Server) -> list[table.Row]:
             f"{table.spread(costs, '%')}, more than the events alone in turn, which cost "
             f"{min(one.cpu for one in alone):.0f} to {max(one.cpu for one in alone):.0f} %; {kept}, "
             f"{taken / seconds:.0f} updates/s came with the news, {asked / seconds:.0f} were asked for, "
-            f"{same} of these without a change; {unasked / seconds:.0f} pages/s had the content already; "
-            f"without events {table.median([one.idle_cpu for one in opened]):.1f} %",
+            f"{same} of all these without a change; {unasked / seconds:.0f} pages/s had the content already; "
+            f"without events {table.median([one.idle_cpu for one in rounds]):.1f} %",
         ),
         stage.row(
             f"{name}, from an event to the updated page, p95",
@@ -165,17 +165,19 @@ async def _together(server: servers.Server) -> list[table.Row]:
     ]
 
 
-class _Opened(NamedTuple):
+class _Round(NamedTuple):
     """What the pages of all users have cost while they were open."""
 
     played: list[_Played]
     idle_cpu: float
     both: _Cost
     memory_mb: float
+    late: list[float]
 
 
-async def _opened(server: servers.Server, tokens: list[str]) -> _Opened:
+async def _measure_open_pages(server: servers.Server, tokens: list[str]) -> _Round:
     """Open the pages, change jobs, and close them."""
+    await asyncio.sleep(REST_S)
     resting_mb = processes.memory_mb(server.pid)
     async with contextlib.AsyncExitStack() as stack:
         first, second = await _ids(server)
@@ -190,11 +192,12 @@ async def _opened(server: servers.Server, tokens: list[str]) -> _Opened:
         await asyncio.sleep(REST_S)
         idle_cpu = await _spent(server, IDLE_S / 4)
         both = await _change(server, played)
+        late = [each for page in played for each in page.late(both.events)]
         memory_mb = processes.memory_mb(server.pid) - resting_mb
         for one in following:
             one.cancel()
         await asyncio.gather(*following, return_exceptions=True)
-    return _Opened(played, idle_cpu, both, memory_mb)
+    return _Round(played, idle_cpu, both, memory_mb, late)
 
 
 async def _ids(server: servers.Server) -> list[str]:

@@ -22,7 +22,7 @@ from oarlock.train.servers import addresses
 from oarlock.train.servers.model import openings, rows, sharding
 from oarlock.train.servers.wire import frames, handshake, memory
 from oarlock.train.servers.workers import links, remotes, staging
-from oarlock.train.strategies import changes
+from oarlock.train.strategies import choices
 
 TABLE, COLUMNS, WORDS = 4000, 24, 12
 OPTIMIZERS: dict[str, dict[str, Any]] = {
@@ -99,31 +99,80 @@ def chosen() -> None:
         assert torch.allclose(value, expected.state_dict()[name], rtol=1e-9, atol=1e-12), name
 
 
-def clipped() -> None:
-    """Change the gradients of late steps, too: nobody has named parameter servers."""
+def reader() -> tuple[Reader, torch.optim.SGD]:
     model = Reader(matrix=True)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     train.data_parallel(model, optimizer)
-    for step in range(changes.LOOKS + 3):
-        optimizer.zero_grad()
-        model(words(step, train.rank())).square().mean().backward()
-        if step > changes.LOOKS:
-            assert model.out is not None
-            model.out.weight.grad.mul_(0.5)
-            with pytest.raises(errors.StateError, match="its gradients are sparse"):
-                optimizer.step()
-            os._exit(0)  # the other one meets the same error
+    return model, optimizer
+
+
+def passed(model: Reader, step: int) -> None:
+    model.zero_grad()
+    model(words(step, train.rank())).square().mean().backward()
+
+
+def clipped() -> None:
+    """Change the gradients of a late step, after one that was passed over."""
+    model, optimizer = reader()
+    assert model.out is not None
+    for step in range(15):
+        passed(model, step)
+        if step != 7:
+            optimizer.step()
+    passed(model, 15)
+    assert model.out.weight.grad is not None
+    model.out.weight.grad.mul_(0.5)
+    with pytest.raises(errors.StateError, match="because its gradients are sparse"):
         optimizer.step()
-    raise AssertionError("the changed gradients were exchanged")
+    os._exit(0)  # the other one has the same error
 
 
-@pytest.mark.parametrize("work", [chosen, clipped])
+def frozen() -> None:
+    """A table that is not trained has no gradient, so nothing is sent by row."""
+    model = Reader(matrix=True)
+    for table in (model.words, model.bags):
+        table.weight.requires_grad_(False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)  # type: ignore[arg-type]  # it takes none without a gradient
+    train.data_parallel(model, optimizer)
+    for step in range(3):
+        passed(model, step)
+        assert model.out is not None
+        nn.utils.clip_grad_norm_(model.out.parameters(), 1e-3)
+        optimizer.step()
+
+
+@pytest.mark.parametrize("work", [chosen, clipped, frozen])
 def test_auto_uses_servers_for_sparse_gradients(work: Callable[[], None], tmp_path: Path) -> None:
     """No other strategy exchanges them."""
     with farm.running(2) as servers:
         env = {addresses.TOKEN: farm.TOKEN, addresses.VARIABLE: ",".join(servers.servers)}
         codes = crew.run(work, folder=tmp_path, env=env)
     assert codes == [0, 0], crew.output(tmp_path)
+
+
+def test_auto_never_takes_the_settings_that_change_the_result(tmp_path: Path) -> None:
+    """Those of a script whose strategy the job file has replaced."""
+    with farm.running(1) as servers:
+        env = {addresses.TOKEN: farm.TOKEN, addresses.VARIABLE: ",".join(servers.servers)}
+        codes = crew.run(in_step, folder=tmp_path, env={**env, choices.VARIABLE: '{"kind": "auto"}'})
+    assert codes == [0, 0], crew.output(tmp_path)
+
+
+def in_step() -> None:
+    model, _ = taught("SGD", train.ParameterServers(sync=False, staleness=3), range(train.rank(), train.rank() + 1))
+    expected, _ = taught("SGD", None, range(2))
+    for name, value in model.state_dict().items():
+        assert torch.allclose(value, expected.state_dict()[name], rtol=1e-9, atol=1e-12), name
+
+
+def test_one_process_exchanges_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(addresses.VARIABLE, "127.0.0.1:9")  # where nobody answers
+    monkeypatch.setenv(addresses.TOKEN, farm.TOKEN)
+    model, optimizer = reader()
+    before = model.words.weight.detach().clone()
+    passed(model, 0)
+    optimizer.step()
+    assert not torch.equal(model.words.weight, before)
 
 
 OPENING = openings.Opening(

@@ -60,3 +60,11 @@ def test_parts_of_one_type_lie_side_by_side() -> None:
         sharding.Tensor("c", (10,), "float32", 4, 0),
     ]
     assert [part.tensor for part in sharding.divide(model, 1, "greedy")[0]] == [0, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "servers", "firsts"),
+    [(2, 4, [0, 2]), (4, 2, [0, 0, 1, 1]), (3, 3, [0, 1, 2]), (1, 5, [0]), (2, 1, [0, 0]), (2, 0, [0, 0])],
+)
+def test_ranks_begin_at_different_servers(ranks: int, servers: int, firsts: list[int]) -> None:
+    assert [sharding.first_server(rank, ranks, servers) for rank in range(ranks)] == firsts

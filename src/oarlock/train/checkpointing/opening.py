@@ -25,13 +25,12 @@ def checkpoints(
 ) -> Checkpoints:
     """Open the checkpoints in `place`. All ranks call it, unless they save `apart`.
 
-    StateError in an evaluator: it is no rank of the training, and would save its own state as the newest one.
+    StateError in an evaluator: it is not a rank of the training, and would save its own state as the newest one.
     """
     if environment.named_place(world.rank)[0] == "evaluator":
         raise errors.StateError(
-            f"this task is the job's evaluator, and a Session saves checkpoints among those of the training ({place}): "
-            "open no Session where OARLOCK_ROLE is evaluator, and read the checkpoints there, or evaluate in a hook of "
-            "the training's Session"
+            f"this task is the job's evaluator, and a Session would save its state among the training's checkpoints "
+            f"({place}): open no Session where OARLOCK_ROLE is evaluator, or evaluate in a hook of the other Session"
         )
     directory = Path(place).absolute()
     try:

@@ -31,6 +31,8 @@ alone. The successor of a worker knows the choice: before it no worker is replac
 Servers are no candidate where the script changes gradients between the backward pass and the optimizer's step: there
 they would be each worker's own.
 
+A model with sparse gradients is trained with the servers from the first step on, since nothing else exchanges them.
+
 Without servers and without that permission there is nothing to measure: allreduce is then the only strategy that
 computes the update of dense synchronous training.
 """
@@ -49,6 +51,7 @@ import torch
 from torch import nn, optim
 
 from oarlock.train import errors, worlds
+from oarlock.train.servers.model import rows
 from oarlock.train.strategies import backward, changes, parameterservers, replicas
 from oarlock.train.strategies.allreduce import AllReduce
 from oarlock.train.strategies.parameterservers import ParameterServers
@@ -200,20 +203,29 @@ class Automatic(Exchanging):
         self._changes: changes.Changes | None = None  # looked for while servers may be chosen, and once they are
         self._changed = False  # the script changes gradients before its step
         self._looking: Any = None
+        self._by_row: set[int] = set()  # the ids of parameters whose gradients are sparse
+        self._needs_servers = False  # nothing else exchanges the gradients of this model
 
     def attach(self, model: nn.Module, optimizer: optim.Optimizer | None = None) -> nn.Module:
         self._named, self._optimizer = replicas.trained(model), optimizer
         if self._world.world_size > 1 or worlds.rounds is not None:
             self.parameters = [parameter for _, parameter in self._named]
+        self._by_row = rows.sparse_parameters(model)
+        several = optimizer is not None and self._world.world_size > 1
+        self._needs_servers = bool(self._by_row) and several and SERVERS in self._kinds
         succeeds = worlds.exchanges is not None and worlds.exchanges.joins
-        attached = self._dense.stand_by(model) if succeeds else self._dense.attach(model, optimizer)
+        served = succeeds or self._needs_servers
+        attached = self._dense.stand_by(model) if served else self._dense.attach(model, optimizer)
+        if self._needs_servers and not succeeds:
+            replicas.broadcast(model)
+            self._say("parameter servers: the model has sparse gradients, which nothing else exchanges")
         self._passes = self._dense.passes
         if self._passes is not None:
             self._passes.listener = self
             if SERVERS in self._kinds and optimizer is not None:
                 self._changes = changes.Changes(self.parameters)
                 self._looking = optimizer.register_step_pre_hook(self._look)
-        if succeeds:
+        if served:
             self._chosen = SERVERS
             self._change()
         return attached
@@ -224,11 +236,15 @@ class Automatic(Exchanging):
             return
         self._changed = True
         if isinstance(self._present, ParameterServers):
+            why, instead = (
+                ("for this model, because its gradients are sparse", 'Embedding(sparse=False), or strategy="ps"')
+                if self._needs_servers
+                else ("since its choice, which was made of steps without such a change", 'strategy="allreduce"')
+            )
             raise errors.StateError(
                 "the script has changed gradients between backward() and optimizer.step(), as clip_grad_norm_ does. "
-                'strategy="auto" uses parameter servers since its choice, which was made of steps without such a '
-                "change: there they are each worker's own gradients, and not the mean. Begin again, from the newest "
-                'checkpoint, with strategy="allreduce"'
+                f'strategy="auto" uses parameter servers {why}: there they are each worker\'s own gradients, and not '
+                f"the mean. Begin again, from the newest checkpoint, with {instead}"
             )
 
     def begin(self) -> None:
@@ -311,7 +327,7 @@ class Automatic(Exchanging):
         another model, are allreduce, which does the same.
         """
         self._present.keep_choice(choice)
-        if "exchange" not in choice:
+        if "exchange" not in choice or self._needs_servers:
             return
         chosen = str(choice["exchange"])
         if chosen == SERVERS and not (SERVERS in self._kinds and parameterservers.are_free()):
@@ -537,6 +553,7 @@ class Automatic(Exchanging):
         if self._servers is None:
             made = self._make(kind)
             assert isinstance(made, ParameterServers)
+            made.send_by_row(self._by_row)
             self._servers = made
         return self._servers
 

@@ -6,15 +6,12 @@ than that of one process on the joined batch.
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import nn
-
-from oarlock.train import errors
 
 LOOKS = 10
 """The first steps in which changed gradients are looked for, where the script has named parameter servers."""
@@ -63,26 +60,15 @@ class Changes:
 
 
 class FirstSteps:
-    """The first LOOKS steps of a script, in which changed gradients are told of, where it `says` so.
+    """The first LOOKS steps of a script, in which changed gradients are told of, where it `says` so."""
 
-    All of its steps where it `refuses` them, with StateError: where the script has not named parameter servers.
-    """
-
-    def __init__(self, parameters: Sequence[nn.Parameter], *, says: bool, refuses: bool = False) -> None:
-        self._changes, self._says, self._refuses = Changes(parameters), says, refuses
-        self._left = math.inf if refuses else LOOKS
+    def __init__(self, parameters: Sequence[nn.Parameter], *, says: bool) -> None:
+        self._changes, self._says, self._left = Changes(parameters), says, LOOKS
         self._changes.follow()
 
     def over(self) -> bool:
         """Look before a step. Return whether this was the last time."""
         found = self._changes.found
-        if found and self._refuses:
-            raise errors.StateError(
-                "the script changes gradients between backward() and optimizer.step(), as clip_grad_norm_ does. "
-                'strategy="auto" trains this model with parameter servers, because its gradients are sparse, and there '
-                "they are each worker's own gradients, and not the mean. Where that is meant, name the strategy: "
-                '"ps". Else use Embedding(sparse=False)'
-            )
         if found and self._says:
             sys.stderr.write(
                 "oarlock.train: the script changes gradients between backward() and optimizer.step(). With parameter "

@@ -39,7 +39,6 @@ class Choice:
     settings: Settings | None = None
     servers: parameterservers.Settings = field(default_factory=parameterservers.Settings)
     bucket_bytes: int | str | None = None  # the job file's, which overrides the script's
-    for_sparse: bool = False  # parameter servers, for a model with sparse gradients, in the place of `auto`
 
 
 def choose(
@@ -94,11 +93,6 @@ def choose(
     )
 
 
-def for_sparse(choice: Choice) -> Choice:
-    """Return this choice for a model with sparse gradients, which parameter servers alone exchange."""
-    return replace(choice, kind="ps", compression="none", for_sparse=True) if choice.kind == "auto" else choice
-
-
 def make(choice: Choice, *, unused_parameters: bool, bucket_bytes: int | str | None) -> Strategy:
     """Return the strategy of these names. `bucket_bytes` is the script's."""
     if choice.bucket_bytes is not None:
@@ -106,9 +100,7 @@ def make(choice: Choice, *, unused_parameters: bool, bucket_bytes: int | str | N
     if choice.kind == "none":
         return Independent()
     if choice.kind == "ps":
-        made = ParameterServers(**asdict(choice.servers))
-        made.was_chosen = choice.for_sparse
-        return made
+        return ParameterServers(**asdict(choice.servers))
     if choice.kind == "auto" or choice.compression == "auto":
         servers = (automatic.SERVERS,) if choice.kind == "auto" else ()
         lossy = automatic.LOSSY if choice.compression == "auto" else ()

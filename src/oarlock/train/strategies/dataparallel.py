@@ -12,7 +12,7 @@ from torch import nn, optim
 
 from oarlock.train import errors
 from oarlock.train.checkpointing import pieces
-from oarlock.train.strategies import choices, parameterservers, replicas
+from oarlock.train.strategies import choices, replicas
 from oarlock.train.strategies.strategy import Strategy
 
 LOOK_EVERY = 64
@@ -35,8 +35,7 @@ def data_parallel(
     `strategy:` overrides both. A strategy that takes part in the optimizer's step needs `optimizer`.
 
     Strategy `auto` never changes the result: it computes the update of dense synchronous training. Compression `auto`
-    permits lossy ones, and uses the one that makes a step shortest. Where the job has parameter servers and the model
-    sparse gradients, `auto` is `ps`: no other strategy exchanges them.
+    permits lossy ones, and uses the one that makes a step shortest.
 
     Gradients travel in groups of at most `bucket_bytes`, as they become ready: None is 4 MB on a processor and 25 MB on
     a GPU. A larger tensor is a group of its own. "tuned" measures some sizes in the first steps and keeps the best one,
@@ -53,8 +52,6 @@ def data_parallel(
                 "gradients or share them: leave data_parallel() out, and pass Session(strategy=train.ModelParallel("
                 "model)) for the measurements"
             )
-        if optimizer is not None and parameterservers.tables(model):
-            chosen = choices.for_sparse(chosen)
         made = choices.make(chosen, unused_parameters=unused_parameters, bucket_bytes=bucket_bytes)
     else:
         made = chosen

@@ -24,7 +24,7 @@ from torch import nn, optim
 from oarlock.train import environment, errors, rounds, worlds
 from oarlock.train.measuring.straggling import Slowest
 from oarlock.train.servers import addresses, children
-from oarlock.train.servers.model import openings, optimizers, sharding, shares
+from oarlock.train.servers.model import openings, optimizers, rows, sharding, shares
 from oarlock.train.servers.wire import frames
 from oarlock.train.servers.workers import giving, links, norms, remotes, staging
 from oarlock.train.strategies import changes, replicas
@@ -69,8 +69,6 @@ class ParameterServers(Strategy):
     """
 
     kind = "ps"
-    was_chosen = False
-    """Whether `auto` has chosen it, without a measurement."""
     why_no_scaler = "each worker has its own gradients, and would pass over a step alone while the others wait for it"
 
     def __init__(
@@ -125,16 +123,19 @@ class ParameterServers(Strategy):
         self.figures.measures_noise = sync  # without it no mean of gradients is made
 
     def attach(self, model: nn.Module, optimizer: optim.Optimizer | None = None) -> nn.Module:
-        self._by_row = tables(model)
+        self.send_by_row(rows.sparse_parameters(model))
         if self._connect(replicas.trained(model), optimizer):
             worlds.meet_at_servers()  # if the script alone has named this strategy
             self._take_part()
             if self._world.world_size > 1:
-                says = self._world.is_chief
-                self._first_steps = changes.FirstSteps(self.parameters, says=says, refuses=self.was_chosen)
+                self._first_steps = changes.FirstSteps(self.parameters, says=self._world.is_chief)
             replicas.broadcast(model)
             self.begin()
         return model
+
+    def send_by_row(self, parameters: set[int]) -> None:
+        """Send only the rows that have a gradient, of the parameters with these ids."""
+        self._by_row = parameters
 
     def try_on(self, named: list[tuple[str, nn.Parameter]], optimizer: optim.Optimizer | None) -> None:
         """Get ready for `rehearse`, with these parameters of a model that another strategy trains.
@@ -498,10 +499,8 @@ class ParameterServers(Strategy):
             for number, (_, one) in enumerate(self._named)
         ]
         self._staging.finish()
-        begin = self._world.rank * len(self._servers) // self._world.world_size
-        servers = (
-            self._servers[begin:] + self._servers[:begin]
-        )  # one link of a server is not that of all workers at once
+        begin = self._first_server()
+        servers = self._servers[begin:] + self._servers[:begin]
         several = servers if len(servers) > 1 else []
         agreeing = several if self.rejoins else []
         with self.figures.waiting:
@@ -519,6 +518,16 @@ class ParameterServers(Strategy):
         self._steps += 1
         self.figures.waiting.settle()
         self.figures.exchanges += 1
+
+    def _first_server(self) -> int:
+        """Return the number of the server with which an exchange begins.
+
+        Out of lockstep it is the first one for all ranks: it says when a worker that comes or goes has a share of the
+        data. And with backup workers each server would else always drop the gradient of the same rank, slow or not.
+        """
+        if not self.lockstep:
+            return 0
+        return sharding.first_server(self._world.rank, self._world.world_size, len(self._servers))
 
     def _pull(self, at_least: int = 0) -> None:
         for server in self._servers:
@@ -584,10 +593,3 @@ def _sparse(tensor: torch.Tensor | None) -> torch.Tensor | None:
     if tensor is None or not tensor.is_sparse:
         return staging.at_hand(tensor)
     return tensor.detach().to("cpu").coalesce()
-
-
-def tables(model: nn.Module) -> set[int]:
-    """Return the ids of the parameters whose gradients are sparse."""
-    return {
-        id(each.weight) for each in model.modules() if isinstance(each, (nn.Embedding, nn.EmbeddingBag)) and each.sparse
-    }

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
 
 from oarlock.train.servers.wire import frames, memory
 
@@ -83,3 +84,9 @@ def of(gradient: torch.Tensor, start: int, stop: int) -> Rows:
     numbers = gradient.indices()[0]
     begin, end = torch.searchsorted(numbers, torch.tensor([start, stop], device="cpu")).tolist()
     return Rows((numbers[begin:end] - start).contiguous(), gradient.values()[begin:end].contiguous())
+
+
+def sparse_parameters(model: nn.Module) -> set[int]:
+    """Return the ids of the trained parameters whose gradients are sparse."""
+    tables = [one for one in model.modules() if isinstance(one, (nn.Embedding, nn.EmbeddingBag)) and one.sparse]
+    return {id(one.weight) for one in tables if one.weight.requires_grad}

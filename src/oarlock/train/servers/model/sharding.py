@@ -83,3 +83,11 @@ def _balanced(tensors: Sequence[Tensor], servers: int, *, cut: bool) -> list[lis
         parts[least].append(Part(index, 0, tensors[index].size))
         held[least] += tensors[index].size * tensors[index].itemsize
     return parts
+
+
+def first_server(rank: int, world_size: int, servers: int) -> int:
+    """Return the number of the server with which this rank begins an exchange.
+
+    The ranks begin at different servers, so that they do not all send over the link of one server at the same time.
+    """
+    return rank * servers // world_size % servers if servers else 0
