@@ -35,7 +35,8 @@ def data_parallel(
     `strategy:` overrides both. A strategy that takes part in the optimizer's step needs `optimizer`.
 
     Strategy `auto` never changes the result: it computes the update of dense synchronous training. Compression `auto`
-    permits lossy ones, and uses the one that makes a step shortest.
+    permits lossy ones, and uses the one that makes a step shortest. Only parameter servers exchange sparse gradients:
+    where the job has some, `auto` chooses them for such a model.
 
     Gradients travel in groups of at most `bucket_bytes`, as they become ready: None is 4 MB on a processor and 25 MB on
     a GPU. A larger tensor is a group of its own. "tuned" measures some sizes in the first steps and keeps the best one,
