@@ -118,7 +118,7 @@ async def _measured(api_server: apiserver.ApiServer, defined: bool) -> list[tabl
                 table.Row("kube", f"against the stock scheduler, {name}", ratio, "x", 1.0, at_least=True),
             ]
         ours, bare = [], []
-        for _ in range(2 * ROUNDS):
+        for _ in range(4 * ROUNDS):
             bare.append(await bench.bare(GANG, by_hand=True))
             ours.append(await bench.submitted(GANG))
         detail = f"{table.spread(ours)}; bare loop {table.spread(bare)}"
