@@ -236,15 +236,21 @@ class Automatic(Exchanging):
             return
         self._changed = True
         if isinstance(self._present, ParameterServers):
-            why, instead = (
-                ("for this model, because its gradients are sparse", 'Embedding(sparse=False), or strategy="ps"')
+            why, then = (
+                (
+                    "for this model, because its gradients are sparse",
+                    'Use Embedding(sparse=False), or strategy="ps" if that is meant',
+                )
                 if self._needs_servers
-                else ("since its choice, which was made of steps without such a change", 'strategy="allreduce"')
+                else (
+                    "since its choice, which was made of steps without such a change",
+                    'Begin again, from the newest checkpoint, with strategy="allreduce"',
+                )
             )
             raise errors.StateError(
                 "the script has changed gradients between backward() and optimizer.step(), as clip_grad_norm_ does. "
                 f'strategy="auto" uses parameter servers {why}: there they are each worker\'s own gradients, and not '
-                f"the mean. Begin again, from the newest checkpoint, with {instead}"
+                f"the mean. {then}"
             )
 
     def begin(self) -> None:
