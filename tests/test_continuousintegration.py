@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 KINDS = set(re.findall(r"^(test[a-z-]*):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE))
 STAND_INS = {
-    "make": '[ "$1" != "$FAILS" ]',
+    "make": 'echo "31.2s call     tests/of/$1.py::test_slow"; [ "$1" != "$FAILS" ]',
     "apt-get": "exit 1",
     "chromium": "exit 1",
     "nvidia-smi": "exit 1",
@@ -53,9 +53,10 @@ def test_every_kind_of_test_is_run_or_said_to_be_left_out(repository: Path) -> N
     code, said = run(repository)
     assert code == 0
     left_out = {found[2]: found[1] for line in said if (found := re.fullmatch(r"left out, (.+): make ([\w-]+)", line))}
-    took = {found[1] for line in said if (found := re.fullmatch(r"took: ([\w-]+) \d+ s", line))}
+    took = {found[1] for line in said if (found := re.fullmatch(r"took: ([\w-]+) \d+ s, \d+ s of processors", line))}
     assert took | left_out.keys() == KINDS
     assert not took & left_out.keys()
+    assert {f"slow: 31.2s call     tests/of/{stage}.py::test_slow" for stage in took} <= {*said}
     assert {"test", "test-long", "test-guests"} <= took
     assert left_out["test-gpu"] == left_out["test-node"] == "this machine lacks what it needs"
     assert left_out["test-node-long"] == "it takes longer than this run may"

@@ -14,6 +14,7 @@ import os
 import random
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
@@ -169,8 +170,12 @@ class FaultShell(pods.PodShell):
         return self.within(SETTLED_S, "settling after the fault")
 
     def lives(self, name: str) -> tuple[int, int]:
-        """Return the numbers of the job's attempts, and of the restarts that it has spent."""
+        """Return the numbers of the job's attempts, and of the restarts that it has spent. A test that fails shows why
+        each attempt ended.
+        """
         job = self.job(name)
+        for attempt in job["attempts"]:
+            sys.stdout.write(f"attempt {attempt['number']}: {attempt['verdict']}\n")
         return len(job["attempts"]), job["restarts"]
 
     def told(self, *arguments: str) -> str:
