@@ -107,7 +107,9 @@ def test_the_text_beside_the_figures_says_what_the_saved_rows_say() -> None:
     assert f"{advising.MEGABITS} Mbit/s, so slow" in text
     (links,) = set(re.findall(r"; links of (\d+) Mbit/s; ", text))
     assert (f"The saved rows are of {links} Mbit/s" in text) == (int(links) != advising.MEGABITS)
-    assert ("not saved yet" in page) == (not saved.has(pictures.SENDERS))
+    ((ring, servers),) = saved.told(pictures.SENDERS, r"allreduce (\d+) ms, ps (\d+) ms, auto")
+    assert round(3 * int(servers) / int(ring)) == 2
+    assert "`ps` takes two thirds of the time of `allreduce`" in page
     ((_, worst),) = re.findall(r'(`auto` against .* compression="auto", all choices) \| ([\d.]+) x', text)
     assert f"`compression: auto` takes up to {worst} times" in page
 
