@@ -39,6 +39,7 @@ async def test_a_change_is_read_soon_but_not_at_once_again_and_again() -> None:
     now[0] += 1.0
     await controller.tick()
     assert backend.looks == 1, "nothing was told, and the period is not over"
+    assert controller.wake_at() == 1000.0 + inventory.PERIOD_S
     taken = holdings.Resources(3000)
     backend.world.add(Node(name="n", capacity=holdings.Resources(8000), taken=taken))
     backend.told = True
@@ -53,9 +54,11 @@ async def test_a_change_is_read_soon_but_not_at_once_again_and_again() -> None:
     now[0] += inventory.SPACING_S / 2
     await controller.tick()
     assert backend.looks == 2
-    now[0] += inventory.SPACING_S
+    assert controller.wake_at() == 1001.0 + inventory.SPACING_S, "no other wake-up is needed"
+    now[0] = 1001.0 + inventory.SPACING_S
     await controller.tick()
     assert backend.looks == 3
+    assert controller.wake_at() == now[0] + inventory.PERIOD_S
     now[0] += inventory.PERIOD_S
     await leading.tick()
     await controller.tick()

@@ -41,9 +41,12 @@ class Inventory:
         self._period_s = period_s
         self._prices = prices
         self._due = 0.0
+        self._looked_at = 0.0
 
     def wake_at(self) -> float | None:
-        return self._due if self._leading.epoch is not None else None
+        if self._leading.epoch is None:
+            return None
+        return self._looked_at + SPACING_S if self._backend.nodes_changed() else self._due
 
     async def tick(self) -> None:
         epoch, now = self._leading.epoch, self._clock()
@@ -55,11 +58,11 @@ class Inventory:
         stored = await self._store.read(lambda view: view.nodes())
         if _unversioned(present) != _unversioned(stored):
             await self._store.write(lambda tx: _write(tx, present, now), epoch=epoch)
-        self._due = now + self._period_s
+        self._looked_at, self._due = now, now + self._period_s
 
     def _news(self, now: float) -> bool:
         """Return whether the backend tells of a change, and the last look is not too recent."""
-        return self._due - now <= self._period_s - SPACING_S and self._backend.nodes_changed()
+        return now >= self._looked_at + SPACING_S and self._backend.nodes_changed()
 
 
 def _unversioned(listed: list[nodes.Node]) -> dict[str, nodes.Node]:
