@@ -180,7 +180,7 @@ async def test_restarts_resizes_and_steps_without_a_number_are_marked_beside_a_s
             assert await raw.count() == 1 + 2 * await smooth.count(), "the raw line stays"
 
             over = None
-            while over is None:  # the smooth line is being drawn: a chart without a place is one that makes room for the next
+            while over is None:  # the smooth line is being drawn, and the chart makes room for the next one
                 over = await page.locator("figure .u-over").bounding_box()
             for share, act in ((0.2, page.mouse.down), (0.4, page.mouse.up)):
                 await page.mouse.move(over["x"] + share * over["width"], over["y"] + 40, steps=5)
