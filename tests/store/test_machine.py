@@ -46,7 +46,7 @@ def compare(make: Callable[[], stores.Store], settings: hypothesis.settings) -> 
     stateful.run_state_machine_as_test(Machine, settings=settings)
 
 
-@pytest.mark.parametrize("examples", marks.long_except([2], [2, 30]))
+@pytest.mark.parametrize("examples", marks.long_except([2], [2, 12]))
 def test_it_agrees_with_memory(make: Callable[[], stores.Store], examples: int) -> None:
     compare(make, hypothesis.settings(max_examples=examples, stateful_step_count=20, deadline=None))
 
