@@ -13,6 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 KINDS = set(re.findall(r"^(test[a-z-]*):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE))
+TOOK = re.compile(r"took: ([\w-]+) \d+ s, processors \d+ s, kernel \d+ s")
 STAND_INS = {
     "make": 'echo "31.2s call     tests/of/$1.py::test_slow"; [ "$1" != "$FAILS" ]',
     "apt-get": "exit 1",
@@ -53,7 +54,7 @@ def test_every_kind_of_test_is_run_or_said_to_be_left_out(repository: Path) -> N
     code, said = run(repository)
     assert code == 0
     left_out = {found[2]: found[1] for line in said if (found := re.fullmatch(r"left out, (.+): make ([\w-]+)", line))}
-    took = {found[1] for line in said if (found := re.fullmatch(r"took: ([\w-]+) \d+ s, \d+ s of processors", line))}
+    took = {found[1] for line in said if (found := TOOK.fullmatch(line))}
     assert took | left_out.keys() == KINDS
     assert not took & left_out.keys()
     assert {f"slow: 31.2s call     tests/of/{stage}.py::test_slow" for stage in took} <= {*said}
@@ -66,6 +67,7 @@ def test_a_machine_that_has_more_leaves_less_out(repository: Path) -> None:
     _, said = run(repository, KUBECONFIG="a cluster", KUBEBUILDER_ASSETS="programs of Kubernetes")
     left_out = {line.split()[-1] for line in said if line.startswith("left out, ")}
     assert left_out == {"test-gpu", "test-node-long"}
+    assert sorted(found[1] for line in said if (found := TOOK.fullmatch(line))) == sorted(KINDS - left_out)
 
 
 def test_a_stage_that_fails_is_named_and_the_others_run(repository: Path) -> None:

@@ -5,11 +5,11 @@ are taken as they are; the rest of the 1,000, and all steps of a fixed choice, a
 takes 1,000 steps, too: each of its four stages is timed, for the fixed choice and for that of `auto`, which is told the
 number of steps as a session tells it. All methods run in turn, ROUNDS times, and the median of the rounds counts.
 
-One more cell has parameter servers that win. Over slow links that are alike in both directions they never do: a ring of
-n workers sends 2 (n - 1) / n times the gradients and receives as much at the same time, servers beside the workers send
-as much, and with servers apart each worker sends the gradients and then receives the weights. But where a machine sends
-more slowly than it receives, as behind the limits of many clouds, sending is all that counts: the gradients once to a
-server whose machine is a fast one, and one and a half times in a ring of four.
+One more cell has parameter servers that win clearly. Over slow links that are alike in both directions they never do: a
+ring of n workers sends 2 (n - 1) / n times the gradients and receives as much at the same time, servers beside the
+workers send as much, and with servers apart each worker sends the gradients and then receives the weights. But where a
+machine sends more slowly than it receives, as behind a limit on sending, that is all that counts: the gradients once to
+a server whose machine is a fast one, and one and a half times in a ring of four.
 """
 
 from __future__ import annotations

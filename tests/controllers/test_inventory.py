@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from oarlock.backends import fake
 from oarlock.controllers import inventory, leadership
 from oarlock.spec import holdings
@@ -64,3 +66,31 @@ async def test_a_change_is_read_soon_but_not_at_once_again_and_again() -> None:
     await controller.tick()
     assert backend.looks == 4
     assert await store.read(lambda view: view.last_seq()) == 2, "nothing has changed since"
+
+
+async def test_a_look_that_fails_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The backend has told its change, and does not tell it once more."""
+    now = [1000.0]
+    clock = lambda: now[0]  # noqa: E731
+    store = memory.MemoryStore()
+    backend = Telling(fake.World([], lambda task: fake.Behaviour(), clock))
+    leading = leadership.Leading(store, holder="h:1", clock=clock)
+    controller = inventory.Inventory(store, backend, leading, clock=clock)
+    backend.told = True
+    assert controller.wake_at() is None, "another server leads"
+    await leading.tick()
+    await controller.tick()
+    now[0] += 1.0
+    backend.world.add(Node(name="n", capacity=holdings.Resources(8000)))
+    backend.told = True
+    with monkeypatch.context() as failing:
+        failing.setattr(store, "write", None)
+        with pytest.raises(TypeError):
+            await controller.tick()
+    await controller.tick()
+    assert [node.name for node in await store.read(lambda view: view.nodes())] == ["n"]
+    now[0] -= 100.0  # the clock steps back
+    looks = backend.looks
+    await controller.tick()
+    assert backend.looks == looks + 1
+    assert controller.wake_at() == now[0] + inventory.PERIOD_S

@@ -52,6 +52,7 @@ class Inventory:
         epoch, now = self._leading.epoch, self._clock()
         if epoch is None or (0 < self._due - now <= self._period_s and not self._news(now)):
             return
+        self._due = 0.0  # until all of this is done: an attempt that fails begins anew
         present = await self._backend.nodes()
         if self._prices is not None:
             present = [self._prices.priced(node) for node in present]

@@ -561,9 +561,10 @@ def test_a_node_is_deleted(shell: FaultShell) -> None:
     shell.on_cluster(shell.cluster.remove("n1"))
     shell.is_whole("moved")
     *ended, _ = (attempt["verdict"]["message"] for attempt in shell.job("moved")["attempts"])
+    assert len(ended) in {1, 2}, ended
     assert re.fullmatch(r"worker-[01] was lost: it ended without an exit record", ended[0])
     late = f"the launch failed: node {shell.cluster.node('n1')} is not there"  # on a machine that is slow to tell of it
-    assert {*ended[1:]} <= {late}
+    assert ended[1:] in ([], [late])
     assert shell.job("moved")["restarts"] == 0
 
 

@@ -179,9 +179,10 @@ async def test_restarts_resizes_and_steps_without_a_number_are_marked_beside_a_s
             raw = page.locator(".u-series:not(.bound) .u-label")
             assert await raw.count() == 1 + 2 * await smooth.count(), "the raw line stays"
 
-            over = None
-            while over is None:  # the smooth line is being drawn, and the chart makes room for the next one
-                over = await page.locator("figure .u-over").bounding_box()
+            over = before = None
+            while over is None or over != before:  # the chart is drawn again with the smooth line
+                before, over = over, await page.locator("figure .u-over").bounding_box()
+                await page.wait_for_timeout(50)
             for share, act in ((0.2, page.mouse.down), (0.4, page.mouse.up)):
                 await page.mouse.move(over["x"] + share * over["width"], over["y"] + 40, steps=5)
                 await act()
