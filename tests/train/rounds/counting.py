@@ -40,7 +40,7 @@ class OncePerEpoch(train.Hook):
         self.checked = 0
 
     def after_step(self, session: train.Session) -> None:
-        (self.folder / "step").write_text(str(session.step))
+        tell(self.folder, session.step)
         if (self.folder.parent / "stop").exists():
             session.request_stop()
         if not self.batches.last:
@@ -119,9 +119,15 @@ def take_in(made: gang.Gang, names: list[str], fresh: str, place: int) -> None:
     change(made, names)
 
 
+def tell(folder: Path, step: int) -> None:
+    """Tell `reached` of this step. It never reads half of it."""
+    (folder / "step.new").write_text(str(step))
+    (folder / "step.new").replace(folder / "step")
+
+
 def reached(made: gang.Gang, name: str) -> int:
     """Return the last step that the member has made."""
-    with contextlib.suppress(OSError, ValueError):  # none yet, or half written
+    with contextlib.suppress(FileNotFoundError):  # none yet
         return int((made.folder / name / "step").read_text())
     return 0
 

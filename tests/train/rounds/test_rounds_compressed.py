@@ -35,7 +35,7 @@ class Steps(train.Hook):
         self.folder = folder
 
     def after_step(self, session: train.Session) -> None:
-        (self.folder / "step").write_text(str(session.step))
+        counts.tell(self.folder, session.step)
         if (self.folder.parent / "stop").exists():
             session.request_stop()
 

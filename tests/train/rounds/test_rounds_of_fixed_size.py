@@ -44,7 +44,7 @@ def learn(folder: Path, checkpoints: Path | None = None) -> None:
             nn.functional.cross_entropy(model(x), y).backward()
             optimizer.step()
             scheduler.step()
-            (folder / "step").write_text(str(session.step))
+            counts.tell(folder, session.step)
             time.sleep(0.01)
     torch.save({**model.state_dict(), "rate": torch.tensor(scheduler.get_last_lr())}, folder / "final.pt")
 
@@ -149,7 +149,7 @@ def normalise(folder: Path) -> None:
             model(x).square().mean().backward()
             optimizer.step()
             means[session.step] = noting.means[-1]
-            (folder / "step").write_text(str(session.step))
+            counts.tell(folder, session.step)
             time.sleep(0.01)
     weights = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
     torch.save({"means": means, "weights": weights}, folder / "final.pt")
@@ -199,7 +199,7 @@ def adds_up(folder: Path) -> None:
             assert "/oarlock-" not in Path("/proc/self/maps").read_text(), "it has memory of another round"
             model(torch.ones(1, 300)).sum().backward()
             optimizer.step()
-            (folder / "step").write_text(str(step))
+            counts.tell(folder, step)
             if (folder.parent / "stop").exists():
                 session.request_stop()
 

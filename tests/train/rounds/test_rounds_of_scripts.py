@@ -214,7 +214,7 @@ def saves(folder: Path) -> None:
     with train.Session(model=model, batches=batches, checkpoints=folder.parent / "saved", every_s=1e6) as session:
         for (examples,) in session.steps(batches, epochs=10_000):
             model(examples).backward()
-            (folder / "step").write_text(str(session.step))
+            counting.tell(folder, session.step)
             if session.step == 5:
                 session._saved_at = -1e9  # a save is due
             if (folder.parent / "stop").exists():
