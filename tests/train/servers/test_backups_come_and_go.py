@@ -67,6 +67,21 @@ def test_an_update_waits_for_one_gradient_less_once_a_worker_has_left() -> None:
     step(served, [0])
 
 
+def test_a_gradient_for_a_step_without_its_worker_is_not_taken() -> None:
+    """A worker's last step was the one before on another server, which is an update behind."""
+    served = elastic(3, backup=1)
+    step(served, [0, 2])
+    assert served.part(2) == 2
+    step(served, [0, 2])
+    late = farm.aside(push, served, 2, 2, 2.0, 1.0)
+    assert not futures.wait([late], HELD_S).done
+    step(served, [1])
+    assert late.result(PATIENCE_S)[0] == 3, "it goes on with the weights of those that took part"
+    for rank in (0, 1):
+        served.leave(rank)
+    step(served, [2])
+
+
 def test_updates_go_on_with_those_that_are_left_when_workers_die() -> None:
     served = elastic(4, backup=1)
     step(served, [0, 1, 3])
@@ -154,7 +169,7 @@ def test_workers_come_go_and_die(tmp_path: Path, servers: int, monkeypatch: pyte
 
     def noted(self: shard.Shard, pushes: Any) -> None:
         made.append((id(self), self.version + 1, len(pushes), self.shares.workers_of(self.version + 1)))
-        assert pushes.keys() <= set(made[-1][3])
+        assert pushes.keys() <= set(made[-1][3]), (made[-1], sorted(pushes), self.shares.fields())
         make(self, pushes)
 
     monkeypatch.setattr(shard.Shard, "_make", noted)

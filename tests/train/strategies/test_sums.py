@@ -263,4 +263,6 @@ def test_a_killed_rank_ends_the_sums_of_the_others_and_leaves_no_memory(
     assert codes[1] == -signal.SIGKILL
     assert codes[0] == 1, crew.output(tmp_path, 2)
     assert "Connection" in crew.output(tmp_path, 2)
-    assert set(segments.FOLDER.glob("oarlock-*")) <= before
+    left = set(segments.FOLDER.glob("oarlock-*")) - before
+    while any(each.exists() for each in left):  # those of tests that run beside this one are removed soon
+        time.sleep(0.1)

@@ -489,9 +489,12 @@ class Shard:
         mode = self.opening.mode
         members = set(self.shares.workers_of(self.version + 1) if mode.elastic else range(self._workers))
         needed = max(1, min(len(members) - mode.backup, len(members - self._gone)))
-        if len(self._pending) < needed:
+        found = self._pending
+        if mode.elastic and members - self._gone:  # one that leaves may be a step behind on another server
+            found = {rank: push for rank, push in found.items() if rank in members}
+        if len(found) < needed:
             return
-        found, self._pending = self._pending, {}
+        self._pending = {}
         if any(push.hold for push in found.values()):
             self._whole = found
         else:
