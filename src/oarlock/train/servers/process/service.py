@@ -248,7 +248,7 @@ class Service:
     def _end_attempt(self, attendance: attendances.Attendance) -> None:
         """Refuse all workers from now on, because none is left that could tell a successor its state."""
         if not self._over:
-            self._over = "all workers are gone: what comes next, such as a restart, begins at the newest checkpoint"
+            self._over = "all workers are gone: a restart begins at the newest checkpoint"
             sys.stderr.write(f"oarlock.train: {self._over}\n")
         for rank, timer in self._missing.items():
             timer.cancel()
